@@ -17,7 +17,7 @@ from gaitforge.pipeline.cli.parsing.options import (
 )
 from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser
 from gaitforge.pipeline.process_setup import prepare_process
-from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from benchmarks.harness import Bench

@@ -15,7 +15,7 @@ from benchmarks.harness import bar, run_alone
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.catalog.catalog_files import write_catalog_file
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
-from gaitforge.datasets.layout import PARTS
+from gaitforge.datasets.schema import PARTS
 from gaitforge.flows.records.part_records import PartCollected, records_folder, write_part_record
 from gaitforge.flows.records.records import write_record
 
@@ -46,7 +46,7 @@ from gaitforge.pipeline.report.card import write_card
 write_card(store.select(), Path(sys.argv[1] + ".card"), channels=False)
 """,
     "explorer": """
-from gaitforge.pipeline.report.explorer.page import explorer_of
+from gaitforge.pipeline.report.explorer import explorer_of
 explorer_of(store.select(), Path(sys.argv[1]).parent)
 """,
     "gc": "store.gc()",

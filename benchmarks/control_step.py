@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.export.export_formats import onnx_packages
-from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
+from gaitforge.learners.export.export import onnx_packages
 from gaitforge.learners.models.registry import (
     PRESETS,
     ModelSpec,
@@ -26,7 +25,8 @@ from gaitforge.learners.models.registry import (
     preset,
 )
 from gaitforge.learners.models.spaces import SPACES, Space
-from gaitforge.learners.training.process import torch_threads
+from gaitforge.learners.models.spectral import paper_modes
+from gaitforge.learners.training.train import torch_threads
 from gaitforge.plugins.papers.measures.control_steps import (
     COMPILED,
     ONNX,

@@ -31,7 +31,7 @@ WANTED_MIB = 1024.0
 PART_BYTES = 64 << 20
 IMPORT_ALONE = """
 import json, sys, time
-from gaitforge.flows.stages.importing import ImportPlan, run_import
+from gaitforge.flows.stages.transfer import ImportPlan, run_import
 from gaitforge.flows.progress import Silent
 cpu = time.process_time()
 report = run_import(ImportPlan(sys.argv[1]), sys.argv[2], sys.argv[3], Silent())

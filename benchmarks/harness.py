@@ -14,7 +14,7 @@ import numpy as np
 
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import provenance, to_tree, write_record
-from gaitforge.pipeline.tables import show_one, table
+from gaitforge.pipeline.terminal import show_one, table
 
 Figures = Mapping[str, Any]
 Rows = list[dict[str, Any]]

@@ -26,7 +26,7 @@ from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import collection_rate
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.learners.policy.tokens import BODY
+from gaitforge.learners.tokens import BODY
 from gaitforge.learners.training.batches import with_bodies
 from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of
 from gaitforge.plugins.robots.varying import vary_robots

@@ -4,7 +4,7 @@ from math import atan2, cos, pi, sin, sqrt
 
 import numpy as np
 
-from gaitforge.collectors.exact_kernels import compiled, elementwise
+from gaitforge.common.kernels import compiled, elementwise
 
 
 def rotate(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:

@@ -4,11 +4,16 @@ The groups of entry points are gaitforge.KINDs, such as gaitforge.tasks; docs/ho
 them, and the folders of plugins/ use them, too. Installing a package is what makes its code trusted
 here; nothing of it is imported before somebody names it. Any other "module:name" is imported only
 if the user's command line named it (`trust`).
+
+Packages of optional extras, imported when they are used.
 """
 
+import contextlib
 import hashlib
 import inspect
+import io
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +21,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, TypeVar
 
-from gaitforge.common.errors import DatasetError
+from gaitforge.common.errors import DatasetError, install_extra, missing_package
 from gaitforge.common.own_code import UNKNOWN, code_hash, module_version
 from gaitforge.common.trust import check_trusted
 
@@ -181,3 +186,41 @@ def called(function: Callable[..., Result], name: str, *arguments: object) -> Re
         return function(*arguments)
     except Exception as error:
         raise ValueError(f"{name} failed: {_one_line(error)}") from error
+
+
+def load_gymnasium(module: str) -> Any:
+    """A module of the extra `gym`; raises as `load_mocapact`."""
+    return _load(module, "the Gymnasium environment", "gym")
+
+
+def load_mocapact(module: str) -> Any:
+    """A module of the extra `mocapact`: of dm_control or h5py.
+
+    ValueError, with the command to install it, if it is missing or of an unfit version.
+    """
+    return _load(module, "the humanoid", "mocapact")
+
+
+def load_onnx(module: str) -> Any:
+    """A module of the extra `onnx`; raises as `load_mocapact`."""
+    return _load(module, "a policy in an ONNX file", "onnx")
+
+
+def _load(module: str, user: str, extra: str) -> Any:
+    """Import a module and silence its prints and warnings (versions, a missing display)."""
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or module).partition(".")[0]
+        raise ValueError(missing_package(user, missing, extra)) from error
+    except (ImportError, AttributeError) as error:
+        package = module.partition(".")[0]
+        raise ValueError(
+            f"{user} needs another version of {package}, this one fails with {error}: "
+            f"{install_extra(extra)}"
+        ) from error

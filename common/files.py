@@ -11,8 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gaitforge.common.errors import DatasetError
-from gaitforge.common.liveness import again_if_stale, file_system_time
-from gaitforge.common.locks import exclusive_lock, names_the_same_file, try_flock
+from gaitforge.common.locks import (
+    again_if_stale,
+    exclusive_lock,
+    file_system_time,
+    names_the_same_file,
+    try_flock,
+)
 
 _TEMPORARY = ".tmp"
 

@@ -3,12 +3,15 @@
 Of a module these are its top-level package, or its file, with the data files of the package, and
 the same of every module that they import and that is no installed distribution. What is imported by
 a name that is only known as it runs, or read from elsewhere, is not covered.
+
+The program's git revision, for records and checkpoints.
 """
 
 import ast
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import sysconfig
 from base64 import urlsafe_b64encode
@@ -182,3 +185,14 @@ def _changed(name: str) -> str:
         if urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
             lines.append(f"{file} {digest.hex()}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
+
+
+def git_revision() -> str:
+    """The commit this program runs from, or "unknown" outside a checkout."""
+    try:
+        command = ["git", "rev-parse", "HEAD"]
+        here = Path(__file__).parent
+        commit = subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.strip()

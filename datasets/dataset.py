@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, amount, listed
-from gaitforge.datasets.analysis import spectrum
-from gaitforge.datasets.analysis.dask_arrays import selection_array
-from gaitforge.datasets.analysis.quantiles import channel_quantiles
-from gaitforge.datasets.analysis.statistics import channel_statistics
-from gaitforge.datasets.analysis.xarray_view import selection_dataset
+from gaitforge.datasets.analysis import statistics as analysis
+from gaitforge.datasets.analysis.lazy_arrays import selection_array, selection_dataset
+from gaitforge.datasets.analysis.statistics import channel_quantiles, channel_statistics
 from gaitforge.datasets.edits import operations
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection import saved
 from gaitforge.datasets.selection import selection as episodes
-from gaitforge.datasets.selection.actions import Actions
+from gaitforge.datasets.selection.episode_values import Actions
 from gaitforge.datasets.storage import store as local
 from gaitforge.datasets.storage.about import About, read_about, write_about
-from gaitforge.datasets.storage.compaction import compact_store
-from gaitforge.datasets.storage.integrity import remove_leftovers, verify_store
+from gaitforge.datasets.storage.integrity import compact_store, remove_leftovers, verify_store
 from gaitforge.datasets.storage.s3 import object_store as remote
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.stream import materialise as copies
@@ -41,26 +37,26 @@ class Selection(episodes.EpisodeSelection):
     Methods that are assigned are functions of a selection elsewhere, with their documentation.
     """
 
-    save = saved.save_selection
+    save = episodes.save_selection
     drop = operations.drop
     annotate = operations.annotate
     trim = operations.trim
     statistics = channel_statistics
     quantiles = channel_quantiles
-    spectral_energy = spectrum.spectral_energy
+    spectral_energy = analysis.spectral_energy
     dask = selection_array
     to_xarray = selection_dataset
     materialise = copies.materialise
 
     @classmethod
     def load(cls, store: local.PartStore, path: str | os.PathLike[str]) -> Self:
-        """Read a selection that `save` wrote; see `saved.load_selection`."""
-        loaded = saved.load_selection(store, path)
+        """Read a selection that `save` wrote; see `selection.load_selection`."""
+        loaded = episodes.load_selection(store, path)
         return cls(store, loaded.catalog, loaded.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process: the same rows of the store, which is opened again there."""
-        return _reselected, (self.store, saved.part_runs(self), self.actions)
+        return _reselected, (self.store, episodes.part_runs(self), self.actions)
 
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
@@ -127,9 +123,9 @@ class RemoteStore(remote.BucketStore, Store):
     """A dataset on object storage; `open_store` and `create_store` make one from a URL."""
 
 
-def _reselected(store: Store, runs: saved.PartRuns, actions: Actions) -> Selection:
-    selection = saved.selection_of_runs(store, runs)
-    return Selection(store, selection.catalog, selection.rows, actions)
+def _reselected(store: Store, runs: episodes.PartRuns, actions: Actions) -> Selection:
+    rows = episodes.selection_of_runs(store, runs)
+    return Selection(store, rows.catalog, rows.rows, actions)
 
 
 def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:

@@ -11,17 +11,17 @@ it is, and 3000 steps.
 import sys
 from pathlib import Path
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
-from gaitforge.flows.stages.export import ExportPlan, run_export
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.stages.transfer import ExportPlan, run_export
+from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.terminal import TerminalReporter
 
 
 def main(out: Path, steps: int = 20) -> None:

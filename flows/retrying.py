@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Annotated
 
-from gaitforge.common.ranges import Positive, Range, check_ranges
+from gaitforge.common.limits import Positive, Range, check_ranges
 
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 """System errors that are not transient."""

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from gaitforge.common.errors import listed
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.learners.checkpoint import policy_card, save_checkpoint
-from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS, body_of
-from gaitforge.learners.models.bot.body_policy import BodyPolicy, node_of_index
-from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.bodies import QUADRUPED_JOINTS, EmbodimentGraph, body_of
+from gaitforge.learners.models.bot import BodyPolicy, node_of_index
 from gaitforge.learners.models.registry import (
     PRESETS,
     ModelSpec,
@@ -34,11 +33,9 @@ from gaitforge.learners.models.registry import (
     default_settings,
     preset,
 )
-from gaitforge.learners.policy.gaussian import MIN_LOG_STD, GaussianSpread
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import Slices, TokenLayout
-from gaitforge.learners.training.records.recording import CONFIG
+from gaitforge.learners.policy_network import MIN_LOG_STD, GaussianSpread, Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import Slices, TokenLayout
+from gaitforge.learners.training.trainer import CONFIG
 
 _CRITIC = "critic "
 """Before the names of the fields that the critic alone sees."""

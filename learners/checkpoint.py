@@ -18,16 +18,12 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.common.optimiser_state import optimiser_tensors, tensors_below
+from gaitforge.common.networks import optimiser_tensors, tensors_below
 from gaitforge.common.trust import UntrustedCodeError, naming
-from gaitforge.learners.models.bounded import BoundedNetwork
+from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
-from gaitforge.learners.policy.conditioning import Condition
-from gaitforge.learners.policy.gaussian import GaussianSpread
-from gaitforge.learners.policy.label_scale import LabelScale
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import Slices, TokenLayout
+from gaitforge.learners.policy_network import GaussianSpread, LabelScale, Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import Condition, Slices, TokenLayout
 from gaitforge.learners.run_files import KEPT
 
 FORMAT_VERSION = 5

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
-from gaitforge.common.numba_compilers import jit
+from gaitforge.common.kernels import jit
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:

@@ -62,7 +62,7 @@ LAZY = {
     "xarray": "extra xarray",
     "gaitforge.plugins.robots.imported_experts.torchscript": "loads torch",
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
-    "gaitforge.flows.stages.legged.expert_training": "loads rsl-rl",
+    "gaitforge.flows.stages.expert_training": "loads rsl-rl",
     "gaitforge.collectors.physics.mujoco_warp.worlds": "extra warp",
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",

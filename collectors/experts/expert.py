@@ -2,33 +2,93 @@
 
 An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
 Beside ours there are those of other projects: folders that plug-ins read (`expert_formats`).
+
+The network of an expert's file, evaluated in NumPy.
+
+The mean of several experts' weights.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from gaitforge.collectors.experts.expert_formats import folders_allowed, format_of, why_unread
-from gaitforge.collectors.experts.network import Mlp, read_weights
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from gaitforge.collectors.policy import Memoryless, Observation, RobotPolicy
-from gaitforge.collectors.robots.batch import RobotBatch
-from gaitforge.collectors.robots.descriptor import BODY_DIM, body_vector
-from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.kinematics import GaitReference, RobotBatch
 from gaitforge.collectors.robots.robot import (
+    BODY_DIM,
     N_JOINTS,
     RobotCard,
+    body_vector,
     list_robots,
     load_robot,
     load_robots,
     own_files,
 )
 from gaitforge.common.errors import failures
+
+
+def read_weights(path: Path, owner: str) -> tuple[dict[str, np.ndarray], str]:
+    """Tensors of a safetensors file, and its hash; ValueError names the owner of a damaged file."""
+    with failures(f"{owner} cannot be read", SafetensorError, error=ValueError):
+        return load_file(path), hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+class Mlp:
+    """Linear layers on normalised inputs, ELU between them; ValueError if they do not fit.
+
+    Args:
+        weights: "mean", "std" (inputs,), "layer{i}.weight" (out, in), "layer{i}.bias" (out,).
+        owner: name for errors.
+    """
+
+    def __init__(self, weights: Mapping[str, np.ndarray], inputs: int, outputs: int, owner: str):
+        count = sum(name.endswith(".weight") for name in weights)
+        try:
+            self._mean, self._std = weights["mean"].ravel(), weights["std"].ravel()
+            self._layers = [
+                (weights[f"layer{i}.weight"].T.copy(), weights[f"layer{i}.bias"])
+                for i in range(count)
+            ]
+        except KeyError as missing:
+            raise ValueError(f"{owner} lacks the tensor {missing}") from None
+        if self._mean.size != inputs:
+            raise ValueError(
+                f"{owner} reads {self._mean.size} features, this version makes {inputs}"
+            )
+        sizes = [inputs, *(bias.size for _, bias in self._layers)]
+        shapes = [weight.shape for weight, _ in self._layers]
+        if shapes != list(pairwise(sizes)) or self._std.size != inputs or sizes[-1] != outputs:
+            raise ValueError(
+                f"{owner}: its tensors do not fit together as layers from {inputs} to {outputs}"
+            )
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """(N, inputs) -> (N, outputs), float32."""
+        x = inputs - self._mean
+        x /= self._std
+        for weight, bias in self._layers[:-1]:
+            x = x @ weight
+            x += bias
+            below = np.minimum(x, 0)
+            np.maximum(x, 0, out=x)
+            x += np.expm1(below, out=below)
+        weight, bias = self._layers[-1]
+        return x @ weight + bias
+
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(weight.size + bias.size for weight, bias in self._layers)
+
 
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"
@@ -228,3 +288,67 @@ def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
         f"expert {expert.name}: its robot '{robot}' is neither shipped "
         f"({', '.join(list_robots())}) nor at {tried}"
     )
+
+
+def average_experts(
+    names: Sequence[str], shares: Sequence[float]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Weights and card of the mean of experts that come from one training, or from each other.
+
+    The mean of such networks acts as well as any of them, and often better ("model soups",
+    Wortsman et al., 2022, https://arxiv.org/abs/2203.05482). Inputs are normalised as the first
+    expert's.
+
+    Args:
+        shares: weight of each expert, above 0; divided by their sum.
+
+    Raises:
+        ValueError: fewer than two experts, as `load_expert`, for other robots or networks, or
+            shares that are not one number above 0 for each.
+    """
+    if len(names) < 2:
+        raise ValueError("give at least two experts")
+    if len(shares) != len(names) or not all(np.isfinite(shares)) or min(shares) <= 0:
+        raise ValueError(f"give a share above 0 for each of {len(names)} experts")
+    experts = [load_trained(name) for name in names]
+    first = experts[0]
+    shapes = {name: value.shape for name, value in first.weights.items()}
+    for name, expert in zip(names, experts, strict=True):
+        if expert.card["robot"] != first.card["robot"]:
+            raise ValueError(
+                f"{name} drives {expert.card['robot']}, and {names[0]} {first.card['robot']}"
+            )
+        if {key: value.shape for key, value in expert.weights.items()} != shapes:
+            raise ValueError(f"{name} has another network than {names[0]}")
+    parts = np.array(shares, np.float64) / sum(shares)
+    mine = [_with_inputs_of(expert.weights, first.weights) for expert in experts]
+    mean = {
+        key: np.average([arrays[key] for arrays in mine], axis=0, weights=parts).astype(np.float32)
+        for key in shapes
+    }
+    sources = [
+        {"share": float(part), "hash": expert.hash, "steps": expert.card.get("steps")}
+        for part, expert in zip(parts, experts, strict=True)
+    ]
+    coverage = {key: first.card[key] for key in ("skills", "terrains") if key in first.card}
+    return mean, {"robot": absolute_robot_of(names[0])} | coverage | {"average_of": sources}
+
+
+def _with_inputs_of(
+    weights: dict[str, np.ndarray], reference: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The same network, float64, for inputs normalised like the reference's.
+
+    W (x - m) / s + b = W (r / s) (x - n) / r + b + W (n - m) / s, with the reference's n and r.
+    """
+    wide = {key: value.astype(np.float64) for key, value in weights.items()}
+    mean = wide["mean"].ravel()
+    std = wide["std"].ravel()
+    other_mean, other_std = (reference[key].astype(np.float64).ravel() for key in ("mean", "std"))
+    first = wide["layer0.weight"]
+    return wide | {
+        "layer0.weight": first * (other_std / std),
+        "layer0.bias": wide["layer0.bias"] + first @ ((other_mean - mean) / std),
+        "mean": reference["mean"].astype(np.float64),
+        "std": reference["std"].astype(np.float64),
+    }

@@ -17,28 +17,27 @@ from gaitforge.collectors.legged.observations import (
 from gaitforge.collectors.legged.rollout import STATE_DIM, EpisodeResult
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
-from gaitforge.collectors.robots.descriptor import (
+from gaitforge.collectors.robots.robot import (
     BODY_DIM,
     BODY_SLICES,
     DESCRIPTOR_NAMES,
     DESCRIPTOR_UNITS,
-    body_vector,
-    descriptor,
-)
-from gaitforge.collectors.robots.robot import (
     JOINTS_OF_A_LEG,
     LEGS,
     N_JOINTS,
+    ROBOTS,
+    SEVERAL,
     RobotCard,
+    body_vector,
+    descriptor,
     list_robots,
+    robots_attribute,
 )
-from gaitforge.collectors.robots.stored_robots import ROBOTS, SEVERAL, robots_attribute
-from gaitforge.collectors.scenarios.passages import OPEN_GROUND
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, Randomisation
 from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
-from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, UNSEEN
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, OPEN_GROUND, TERRAINS, UNSEEN
 from gaitforge.collectors.timing import CONTROL_DT_S
-from gaitforge.common.ranges import Range, Whole, check_ranges
+from gaitforge.common.limits import Range, Whole, check_ranges
 from gaitforge.datasets import Field, Schema
 
 PLACES = tuple(f"{leg}_{joint}" for leg in LEGS for joint in JOINTS_OF_A_LEG)

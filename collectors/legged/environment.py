@@ -11,18 +11,22 @@ import numpy as np
 
 from gaitforge.collectors.legged import observations
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
-from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, heights_above, on_track
-from gaitforge.collectors.legged.rewards import StepView, total_reward
-from gaitforge.collectors.legged.step_signals import signals
+from gaitforge.collectors.legged.rewards import (
+    FOOTPRINT,
+    Geometry,
+    StepView,
+    heights_above,
+    on_track,
+    signals,
+    total_reward,
+)
 from gaitforge.collectors.physics import make_backend
 from gaitforge.collectors.physics.interface import RobotStart
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
-from gaitforge.collectors.robots.gait import leg_phases
+from gaitforge.collectors.robots.kinematics import RobotBatch, leg_phases
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.rotations import cosine, from_yaw, lengths, sine, yaw_of
-from gaitforge.collectors.scenarios.passages import OPEN_GROUND, place_barriers, steer, to_world
 from gaitforge.collectors.scenarios.quantities import MAX_DELAY_STEPS
 from gaitforge.collectors.scenarios.randomisation import (
     DEFAULT,
@@ -34,9 +38,16 @@ from gaitforge.collectors.scenarios.randomisation import (
     indices,
     standardised,
 )
-from gaitforge.collectors.scenarios.signals import N_SIGNALS, Track
-from gaitforge.collectors.scenarios.skills import ALL_SKILLS
-from gaitforge.collectors.scenarios.terrains import TerrainBatch, make_tile, tile_heights
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS, N_SIGNALS, Track
+from gaitforge.collectors.scenarios.terrains import (
+    OPEN_GROUND,
+    TerrainBatch,
+    make_tile,
+    place_barriers,
+    steer,
+    tile_heights,
+    to_world,
+)
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 CONTACT_FORCE_N = 1.0

@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.legged.driving import driven_steps
 from gaitforge.collectors.legged.environment import MAX_ACTION, LeggedEnvironment
-from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
+from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode, driven_steps
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.rollout import EpisodeRecord, EpisodeResult, Measure, run_episodes
 from gaitforge.collectors.physics import is_exact
 from gaitforge.collectors.policy import Memoryless, Observation
-from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
-from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
+from gaitforge.collectors.robots.robot import N_JOINTS, SEVERAL, RobotCard, load_robot, stored_robot
 from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation
 from gaitforge.common.errors import listed
 from gaitforge.datasets import Schema, Selection
-from gaitforge.datasets.catalog.listing import episode_name
-from gaitforge.datasets.edits.cutting import pieces_of
-from gaitforge.datasets.selection.actions import holds_executed
+from gaitforge.datasets.catalog.summaries import episode_name
+from gaitforge.datasets.edits.split import pieces_of
+from gaitforge.datasets.selection.episode_values import holds_executed
 
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 

@@ -11,9 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from gaitforge.collectors.scenarios.passages import Barrier
 from gaitforge.collectors.scenarios.randomisation import nominal_draws
-from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile
+from gaitforge.collectors.scenarios.terrains import Barrier, TerrainTile, make_tile
 
 
 class BackendUnavailable(ValueError):

@@ -1,16 +1,14 @@
-"""Closed-form kinematics of a leg with hip roll (x axis), thigh pitch and calf pitch (y axis).
+"""Kinematics of legs in closed form, the gait that follows a command, and robots of many rows."""
 
-Angles of links are in the leg's plane and independent of a robot's joint signs and zeros: a link at
-angle a points along (-sin a, -cos a) in x and z, and turns with its joint about +y.
-"""
-
-from math import cos, sin, sqrt
+from math import cos, pi, sin, sqrt
 
 import numpy as np
 
-from gaitforge.collectors.exact_kernels import compiled
+from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
 from gaitforge.collectors.rotations import cosine, sine, wrapped
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.common.kernels import compiled
 
 
 class LegKinematics:
@@ -165,3 +163,170 @@ def _rise_gradient(
             gradient[i, leg, 1] = sign[1] * (ux * below - x * along_drop)
             gradient[i, leg, 2] = sign[2] * (-ux * lower * cos_knee + lower * sin_knee * along_drop)
     return gradient
+
+
+class RobotBatch:
+    """Numbers of one robot, or of R robots, with a first axis of 1 or R.
+
+    They broadcast with arrays of N = R rows, or of any N rows if there is one robot.
+
+    Attributes:
+        robots: their cards.
+        default_joint_pos_rad, joint_lower_rad, joint_upper_rad: (R, 12); action_scale_rad: (R, 1).
+        nominal_height_m, standing_height_m (in the default pose), weight_n: (R,).
+    """
+
+    def __init__(self, *robots: RobotCard):
+        self.robots = robots
+        self.default_joint_pos_rad = _of(robots, "default_joint_pos_rad")
+        self.joint_lower_rad = _of(robots, "joint_lower_rad")
+        self.joint_upper_rad = _of(robots, "joint_upper_rad")
+        self.action_scale_rad = _of(robots, "action_scale_rad")[:, None]
+        self.nominal_height_m = _of(robots, "nominal_height_m")
+        self.weight_n = _of(robots, "weight_n")
+        self.standing_height_m = np.array([standing_height_m(robot) for robot in robots])
+
+    def __len__(self) -> int:
+        return len(self.robots)
+
+    def __getitem__(self, row: int) -> RobotCard:
+        """The robot of a row."""
+        return self.robots[row % len(self.robots)]
+
+
+def _of(robots: tuple[RobotCard, ...], key: str) -> np.ndarray:
+    return np.stack([np.asarray(getattr(robot, key), dtype=np.float64) for robot in robots])
+
+
+# numba needs plain integers.
+_VEL_X = int(C.VEL_X)
+_VEL_Y = int(C.VEL_Y)
+_YAW_RATE = int(C.YAW_RATE)
+_HEIGHT = int(C.BODY_HEIGHT)
+_STANCE_WIDTH = int(C.STANCE_WIDTH)
+_STANCE_LENGTH = int(C.STANCE_LENGTH)
+_SWING_HEIGHT = int(C.SWING_HEIGHT)
+_FREQUENCY = int(C.GAIT_FREQUENCY)
+_DUTY = int(C.GAIT_DUTY)
+_LOCOMOTE = int(C.LOCOMOTE)
+
+
+def leg_phases(command: np.ndarray, clock: np.ndarray) -> np.ndarray:
+    """(..., N, 4) phases in [0, 1) of FL, FR, RL, RR, of commands (N, 16) and clocks (..., N).
+
+    Offsets (p + o + b, o, b, p) as in walk-these-ways; p, o, b: phase, offset and bound commands.
+    """
+    p = command[:, C.GAIT_PHASE]
+    o = command[:, C.GAIT_OFFSET]
+    b = command[:, C.GAIT_BOUND]
+    offsets = np.stack([p + o + b, o, b, p], axis=1)
+    cycles = clock[..., None] + offsets
+    return cycles - np.floor(cycles)
+
+
+class GaitReference:
+    """Joint targets (N, 12) in rad from commands and clocks, for one robot or one for each row."""
+
+    def __init__(self, *robots: RobotCard):
+        self._kinematics = LegKinematics(*robots)
+        self._signs = robots[0].leg_signs
+        self._sizes = np.array([_sizes(robot) for robot in robots])
+        self._lower, self._upper, self._torque_limit, self._kp, self._kd = (
+            np.stack([getattr(robot, key) for robot in robots])
+            for key in (
+                "joint_lower_rad",
+                "joint_upper_rad",
+                "torque_limit_nm",
+                "kp_nm_per_rad",
+                "kd_nms_per_rad",
+            )
+        )
+
+    def joint_targets(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
+        """PD targets of commands (N, 16) at clocks (N,); they carry the weight and lead motion."""
+        clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
+        phase = leg_phases(command, clocks)
+        tilt = _tilt(command)
+        feet, load = _place_feet(command, phase, tilt, self._signs, self._sizes)
+        poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
+        pose, next_pose = np.clip(poses, self._lower, self._upper)
+        velocity = (next_pose - pose) / CONTROL_DT_S
+        rise = self._kinematics.rise_gradient(pose, _upwards(tilt)).reshape(*load.shape, -1)
+        torque = (-load[..., None] * rise).reshape(pose.shape)
+        torque = np.clip(torque, -self._torque_limit, self._torque_limit)
+        lead = (torque + self._kd * velocity) / self._kp
+        return pose + lead
+
+
+def _sizes(robot: RobotCard) -> tuple[float, ...]:
+    """Nominal height, foot radius and x of the stance's middle in m, weight in N."""
+    front, _, rear, _ = robot.feet_below_m[:, 0]
+    return robot.nominal_height_m, robot.foot_radius_m, (front + rear) / 2, robot.weight_n
+
+
+def _tilt(command: np.ndarray) -> np.ndarray:
+    """(N, 4): sin and cos of the commanded pitch, then roll."""
+    angles = command[:, C.BODY_PITCH : C.BODY_ROLL + 1]
+    tilt = np.empty((len(command), 4))
+    np.sin(angles, out=tilt[:, ::2])
+    np.cos(angles, out=tilt[:, 1::2])
+    return tilt
+
+
+@compiled
+def _to_trunk(tilt: np.ndarray, x: float, y: float, z: float) -> tuple[float, float, float]:
+    """A level vector in the trunk's frame: the transpose of Ry(pitch) Rx(roll)."""
+    sp, cp, sr, cr = tilt
+    x, z = cp * x - sp * z, sp * x + cp * z
+    return x, cr * y + sr * z, -sr * y + cr * z
+
+
+@compiled
+def _upwards(tilt: np.ndarray) -> np.ndarray:
+    """(N, 1, 3): the vertical in trunk frames."""
+    up = np.empty((len(tilt), 1, 3))
+    for i in range(len(tilt)):
+        up[i, 0] = _to_trunk(tilt[i], 0.0, 0.0, 1.0)
+    return up
+
+
+@compiled
+def _place_feet(
+    command: np.ndarray, phases: np.ndarray, tilt: np.ndarray, signs: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres (2, N, 4, 3) of feet in the trunk frame at two phases (2, N, 4), m; loads (N, 4).
+
+    Loads are the weight in N on each foot at the first phase. Sizes (R, 4): see `_sizes`.
+    """
+    feet = np.empty((2, len(command), 4, 3))
+    load = np.empty((len(command), 4))
+    for i in range(len(command)):
+        nominal_height_m, foot_radius_m, middle_x, weight_n = sizes[i % len(sizes)]
+        row = command[i]
+        duty = row[_DUTY]
+        moving = row[_LOCOMOTE]
+        yaw_rate = row[_YAW_RATE]
+        stance_s = duty / max(row[_FREQUENCY], 1e-6)
+        height = nominal_height_m + row[_HEIGHT]
+        for leg in range(4):
+            load[i, leg] = weight_n / (4.0 * duty) if phases[0, i, leg] < duty else 0.0
+            rest_x = signs[leg, 0] * row[_STANCE_LENGTH] / 2 + middle_x
+            rest_y = signs[leg, 1] * row[_STANCE_WIDTH] / 2
+            travel_x = (row[_VEL_X] - yaw_rate * rest_y) * stance_s
+            travel_y = (row[_VEL_Y] + yaw_rate * rest_x) * stance_s
+            for moment in range(2):
+                phase = phases[moment, i, leg]
+                # Share of the stance's travel: +1/2 at touch-down, -1/2 at lift-off.
+                ahead = 0.5 - phase / duty
+                lift = 0.0
+                if phase >= duty:
+                    swing = min(max((phase - duty) / max(1.0 - duty, 1e-6), 0.0), 1.0)
+                    ahead = -0.5 * cos(pi * swing)
+                    lift = 0.5 - 0.5 * cos(2 * pi * swing)
+                ahead = moving * ahead
+                lift = moving * lift
+                z = lift * row[_SWING_HEIGHT] + foot_radius_m - height
+                x = rest_x + ahead * travel_x
+                y = rest_y + ahead * travel_y
+                feet[moment, i, leg] = _to_trunk(tilt[i], x, y, z)
+    return feet, load

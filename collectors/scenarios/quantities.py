@@ -9,7 +9,7 @@ from typing import Literal
 
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION, GRAVITY_MS2
-from gaitforge.common.ranges import Range
+from gaitforge.common.limits import Range
 
 Place = Literal["physics", "model", "task"]
 MAX_LAG_SUBSTEPS = 6 * DECIMATION

@@ -3,21 +3,95 @@
 Passages have the sizes of parkour's obstacles relative to the robot: a bar at 1.15 to 0.665 of its
 standing height (Aliengo: 0.50 to 0.29 m), walls 0.19 to 0.03 m wider than the robot to squeeze
 through, and 0.03 m wider to 0.05 m narrower to tilt through.
+
+Signals recorded at every step of an episode, from which success is judged.
+
+Ranges of the commands that a robot's policies have met, over all skills.
 """
 
 from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from math import acos
 
 import numpy as np
 
 from gaitforge.collectors.robots.commands import NEUTRAL, C, Range, command_scale, length_scale
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.scenarios.passages import Passage, PassageRule
-from gaitforge.collectors.scenarios.signals import S, Track
-from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, check_level, check_terrain
+from gaitforge.collectors.scenarios.terrains import (
+    ALL_TERRAINS,
+    MAX_STEER_SIDE_MS,
+    MAX_STEER_TURN_RADS,
+    TRACK_HALF_WIDTH_M,
+    Passage,
+    PassageRule,
+    check_level,
+    check_terrain,
+)
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+
+
+class S(IntEnum):
+    """Index of each recorded signal."""
+
+    VEL_X, VEL_X_COMMAND, SPEED, TURN_RATE, HEIGHT_ERROR, TILT_ERROR, ROLL_ERROR = range(7)
+    FEET_DOWN, POS_X, POS_Y, TRACKING, STANCE_WIDTH, ALONG, ACROSS = range(7, 14)
+    BARRIER_FORCE, BARRIER_BODY_FORCE, TORQUE, ACTION_RATE, POWER = range(14, 19)
+
+
+N_SIGNALS = len(S)
+
+
+@dataclass(frozen=True)
+class Track:
+    """The signals (T, N_SIGNALS) of an episode, its target command (16,) and its passage.
+
+    `action_noise` is the standard deviation of the noise on its executed actions, action units.
+    """
+
+    values: np.ndarray
+    command: np.ndarray
+    passage: Passage | None
+    trunk_half_length_m: float
+    action_noise: float = 0.0
+
+    def last(self, seconds: float, signal: S) -> np.ndarray:
+        """A signal over the episode's last `seconds`."""
+        return self.values[-max(1, round(seconds / CONTROL_DT_S)) :, signal]
+
+    def rms(self, seconds: float, signal: S) -> float:
+        """Root mean square of a signal over the last `seconds`."""
+        return float(np.sqrt(np.mean(np.square(self.last(seconds, signal)))))
+
+    def distance_m(self) -> float:
+        """Length of the path, from 5-step chords: the trunk's sway does not count."""
+        chords = np.diff(self.values[::5, S.POS_X : S.POS_Y + 1], axis=0)
+        return float(np.linalg.norm(chords, axis=1).sum())
+
+    def commanded_distance_m(self) -> float:
+        """Integral of the commanded speed."""
+        return float(self.values[:, S.VEL_X_COMMAND].sum() * CONTROL_DT_S)
+
+    def walked(self) -> bool:
+        """Whether the path is at least 70 % of the commanded distance."""
+        return self.distance_m() >= 0.7 * self.commanded_distance_m()
+
+    def passed(self) -> bool:
+        """Whether the whole trunk left the passage at its far end, without leaving the track."""
+        if self.passage is None:
+            return False
+        along = self.values[:, S.ALONG]
+        across = self.values[:, S.ACROSS]
+        out = self.passage.end_m + self.trunk_half_length_m
+        inside = (along > self.passage.start_m) & (along < self.passage.end_m)
+        wide = TRACK_HALF_WIDTH_M if self.passage.kind == "bar" else self.passage.opening_m / 2
+        return bool(along[-1] > out and np.all(np.abs(across[inside]) < wide))
+
+    def vel_x_error(self) -> float:
+        """Mean |v_x error| over the last 2 s, m/s."""
+        return float(np.abs(self.last(2.0, S.VEL_X) - self.last(2.0, S.VEL_X_COMMAND)).mean())
+
 
 MAX_CRAWL_M = 0.18
 _BAR_MARGIN_M = (0.03, 0.06)
@@ -342,3 +416,43 @@ def matching_cells(
             f"none of the skills {', '.join(skills)} is commanded on {', '.join(terrains)}"
         )
     return cells
+
+
+_FROM_ZERO = (C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL)
+"""Numbers that `commands.ramped` moves from zero to their target."""
+
+
+def command_ranges(robot: RobotCard) -> list[Range]:
+    """Lowest and highest value of each of the 16 numbers, in the robot's size and SI units.
+
+    Ramps, mirrored commands, steering along a track and passages are included. These are bounds of
+    each number alone: not every combination was met.
+    """
+    scale = command_scale(robot)
+    scaled: dict[C, Range] = {}
+    for c in C:
+        low, high = _over_skills(c)
+        scaled[c] = low * scale[c], high * scale[c]
+    for skill in SKILLS.values():
+        if skill.passage is not None:
+            for c, span in (_STEERED | skill.passage.ranges).items():
+                scaled[c] = _joined(scaled[c], span)
+    return [(float(low), float(high)) for low, high in scaled.values()]
+
+
+_STEERED: dict[C, Range] = {
+    C.VEL_Y: (-MAX_STEER_SIDE_MS, MAX_STEER_SIDE_MS),
+    C.YAW_RATE: (-MAX_STEER_TURN_RADS, MAX_STEER_TURN_RADS),
+}
+
+
+def _over_skills(c: C) -> Range:
+    joined = NEUTRAL[c]
+    for skill in SKILLS.values():
+        low, high = skill.ranges.get(c, NEUTRAL[c])
+        joined = _joined(joined, (-high, high) if c in skill.mirrored else (low, high))
+    return _joined(joined, (0.0, 0.0)) if c in _FROM_ZERO else joined
+
+
+def _joined(a: Range, b: Range) -> Range:
+    return min(a[0], b[0]), max(a[1], b[1])

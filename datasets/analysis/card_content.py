@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.analysis.dask_arrays import Scheduler
-from gaitforge.datasets.analysis.quantiles import channel_quantiles
-from gaitforge.datasets.analysis.spectrum import block_spectra
-from gaitforge.datasets.analysis.statistics import channel_statistics
-from gaitforge.datasets.analysis.xarray_view import channel_names
-from gaitforge.datasets.catalog.glossary import RANDOMISATION, glossary
-from gaitforge.datasets.catalog.grouping import group_counts
+from gaitforge.datasets.analysis.lazy_arrays import Scheduler, channel_names
+from gaitforge.datasets.analysis.statistics import (
+    block_spectra,
+    channel_quantiles,
+    channel_statistics,
+)
+from gaitforge.datasets.catalog.episodes import RANDOMISATION, glossary
+from gaitforge.datasets.catalog.summaries import group_counts
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import read_about

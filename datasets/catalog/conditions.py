@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.catalog.arrow_values import from_numpy
+from gaitforge.datasets.catalog.rows import from_numpy
 
 ROW = "gaitforge_row"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {

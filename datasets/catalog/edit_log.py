@@ -22,11 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaitforge.common.errors import DatasetError, failures
-from gaitforge.common.liveness import read_current
-from gaitforge.common.sizes import check_parquet
-from gaitforge.datasets.catalog.catalog import AddedField, Catalog, stored_type
+from gaitforge.common.limits import check_parquet
+from gaitforge.common.locks import read_current
+from gaitforge.datasets.catalog.catalog import (
+    AddedField,
+    Catalog,
+    canonical_json,
+    json_sha256,
+    stored_type,
+)
 from gaitforge.datasets.catalog.episodes import episodes_digest
-from gaitforge.datasets.catalog.manifest import canonical_json, json_sha256
 from gaitforge.datasets.schema import Field
 
 EDIT_VERSION = 1

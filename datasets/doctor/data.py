@@ -1,26 +1,89 @@
-"""Data under examination: a selection of a store, or a source that a format's reader reads."""
+"""Data under examination: a selection of a store, or a source that a format's reader reads.
+
+Findings of the doctor, and the commands that remove or note a fault.
+"""
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.catalog.listing import episode_name
-from gaitforge.datasets.doctor.finding import Finding
+from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.datasets.edits.operations import whole_episode_fields
-from gaitforge.datasets.formats import format_names, importer_class
-from gaitforge.datasets.formats.blocks import Block, blocks
-from gaitforge.datasets.formats.checks import not_finite_allowed
+from gaitforge.datasets.formats import format_names, importer_class, why_unread
 from gaitforge.datasets.formats.protocol import Importer
-from gaitforge.datasets.formats.recognising import why_unread
-from gaitforge.datasets.formats.sources import Span
+from gaitforge.datasets.formats.sources import Block, Span, blocks, not_finite_allowed
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Example:
+    """An episode that shows a finding: its name, a step of it, and the command that shows it."""
+
+    episode: str
+    step: int
+    view: str
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One kind of fault in a dataset.
+
+    Attributes:
+        name: of the fault, such as "frozen-sensor".
+        severity: "error": wrong for any use; "warning": wrong for many; "note": good to know.
+        text: what was found where, in one line.
+        count: episodes (`rows`), or else channels or values as the text says.
+        rows: (N,) numbers of the episodes that it is about; empty if it is about all.
+        place: field and channel that show it, to find the step of an example.
+        steps: (N,) the step of each of `rows` that shows it, where the check knows it.
+        remedy: which command helps: "drop", "annotate", "leave out" (of an import), "limitations"
+            (of the card), "export", "verify", "trim head", "trim tail" (of a step), or "cut" (of
+            episodes where the doctor sees seams).
+        more: further JSON values about it.
+        examples: up to three; commands: to paste into a shell, in order.
+    """
+
+    name: str
+    severity: Severity
+    text: str
+    count: int
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    place: tuple[str, int] | None = None
+    steps: np.ndarray | None = None
+    remedy: str = "annotate"
+    more: Mapping[str, Any] = field(default_factory=dict)
+    examples: tuple[Example, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as JSON values."""
+        names = ("name", "severity", "text", "count")
+        examples = [vars(example) for example in self.examples]
+        record = {name: getattr(self, name) for name in names}
+        return {**record, **self.more, "examples": examples, "commands": list(self.commands)}
+
+
+def of_episodes(
+    name: str, severity: Severity, text: str, rows: np.ndarray, **more: Any
+) -> list[Finding]:
+    """A finding about some episodes; none without any."""
+    return [Finding(name, severity, text, len(rows), rows, **more)] if len(rows) else []
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Errors first, then warnings, then notes."""
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
 
 Arrays = Mapping[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]

@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 
 from gaitforge.common.errors import DatasetError
-from gaitforge.datasets.catalog.listing import episode_name
-from gaitforge.datasets.doctor import autoreset, channels, episodes
+from gaitforge.datasets.catalog.summaries import episode_name
+from gaitforge.datasets.doctor import boundaries, channels, episodes
 from gaitforge.datasets.doctor.boundaries import Boundaries, BoundaryCollector
-from gaitforge.datasets.doctor.data import FINAL, Data, catalog_columns, store_data
-from gaitforge.datasets.doctor.finding import Example, Finding, in_order
-from gaitforge.datasets.doctor.labels import LabelSlabs
+from gaitforge.datasets.doctor.channels import nearly_constant
+from gaitforge.datasets.doctor.data import (
+    FINAL,
+    Data,
+    Example,
+    Finding,
+    catalog_columns,
+    in_order,
+    store_data,
+)
+from gaitforge.datasets.doctor.episodes import LabelSlabs
 from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
-from gaitforge.datasets.doctor.near_constant import nearly_constant
 from gaitforge.datasets.doctor.quaternions import QuaternionCollector
 from gaitforge.datasets.selection.selection import EpisodeSelection
 
@@ -46,9 +53,9 @@ ARRAY_CHECKS: tuple[Check, ...] = (
 """Checks of what each episode's channels do."""
 
 BOUNDARY_CHECKS: tuple[Callable[[Measures, Boundaries], Iterable[Finding]], ...] = (
-    autoreset.joined_episodes,
-    autoreset.ignored_actions,
-    autoreset.final_observations,
+    boundaries.joined_episodes,
+    boundaries.ignored_actions,
+    boundaries.final_observations,
 )
 """Checks of what lies at the ends of episodes and within them."""
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gaitforge.common.errors import amount, listed
-from gaitforge.datasets.doctor.data import Arrays
-from gaitforge.datasets.doctor.finding import Finding, of_episodes
+from gaitforge.datasets.doctor.data import Arrays, Finding, of_episodes
 from gaitforge.datasets.doctor.measures import Measures, flattened
 from gaitforge.datasets.schema import Field, Schema
 

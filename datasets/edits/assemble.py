@@ -1,4 +1,9 @@
-"""A new store of other stores' parts: hard links where the file system has them, no decoding."""
+"""A new store of other stores' parts: hard links where the file system has them, no decoding.
+
+Write a store's present version as a new store without edits.
+
+Merge two stores into a new one.
+"""
 
 import os
 import shutil
@@ -11,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.common.errors import DatasetError, disk_failures
+from gaitforge.common.errors import DatasetError, disk_failures, listed
 from gaitforge.common.files import (
     check_inside,
     fsync_path,
@@ -20,18 +25,20 @@ from gaitforge.common.files import (
     write_bytes_durably,
 )
 from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets.catalog.catalog import common_schema
 from gaitforge.datasets.catalog.edit_log import Edit, EditedRows
-from gaitforge.datasets.layout import (
+from gaitforge.datasets.schema import (
     ABOUT,
     CATALOG,
     IMPORTS,
     PARTS,
     ROOT_FILE,
     STAGING,
+    Schema,
     check_outside_stores,
 )
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.storage.edit_log import last_sha256
+from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.storage.records import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import PartStore
 
@@ -270,3 +277,89 @@ def _not_yet_there(log: Sequence[Edit], edits: Sequence[Edit]) -> Sequence[Edit]
 def _source(edit: Edit) -> str:
     """SHA-256 of the edit as it was first made, which copies of it keep."""
     return edit.origin.get("edit", edit.sha256)
+
+
+def apply_edits(
+    store: PartStore, out: str | os.PathLike[str], advance: Advance = lambda steps: None
+) -> Path:
+    """Write the episodes of a store as they are now into the new store `out`; returns its path.
+
+    Dropped episodes, trimmed steps and replaced values are not in it; added fields and columns are
+    as if they had been collected. Parts keep their names, but not their hashes, so tags stay
+    behind. The new store's plan says what it was made from. `advance` is called with the steps of
+    each part. The store appears when it is complete; the same call again goes on after a crash.
+    DatasetError if something else is at `out`, an object is damaged or missing, or the disk cannot
+    be written.
+    """
+    path = new_place(out)
+    catalog = store.catalog()
+    present = EpisodeSelection(store, catalog, catalog.shown)
+    with unfinished(path, present.schema, {"applied": lineage(store)}) as target:
+        if target is None:
+            return path
+        for part_id, rows in present.rows_by_part():
+            part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
+            if target.missing([part_id]):
+                steps = {name: part.read(name) for name in present.schema.names("step")}
+                finals = {name: part.read(name) for name in present.schema.names("episode")}
+                columns = part.episodes().drop_columns(["part", "start"])
+                target.write_part(part_id, steps, columns, finals)
+            advance(part.steps)
+        copy_notes([store.path], target.path)
+    return path
+
+
+def merge_stores(
+    first: PartStore,
+    second: PartStore,
+    out: str | os.PathLike[str],
+    advance: Advance = lambda parts: None,
+) -> Path:
+    """Make a new store with the parts and edits of both; returns its absolute path.
+
+    Parts are hard links where possible, and nothing is decoded. A part that both have counts once,
+    and so does the beginning that both logs of edits share; of edits of the same episodes the
+    second store's come last. Sides of one split become what was split. The new store's plan says
+    what it was made from. The same call again goes on after a crash, or returns the finished store.
+    DatasetError for other fields, catalog columns that do not agree, parts of one name with other
+    content, an episode id in two parts, something else at `out`, stores on object storage or
+    opened at a tag, or a disk that cannot be written.
+    """
+    target = check_local([first, second], out)
+    _check_fit(first, second)
+    plan = {"merge": [lineage(store) for store in (first, second)]}
+    assemble(target, [Share(first), Share(second)], plan, advance=advance)
+    return target
+
+
+def _check_fit(first: PartStore, second: PartStore) -> None:
+    ours = first.schema
+    theirs = second.schema
+    if ours.hash != theirs.hash or ours.group_by != theirs.group_by:
+        words = ours.differences(theirs) or "in their step or grouping"
+        raise DatasetError(
+            f"{first.address} and {second.address} have different schemas, {words}; only stores of "
+            "one schema can be merged"
+        )
+    a = first.catalog()
+    b = second.catalog()
+    common_schema([a.schema, b.schema])
+    shared = [part_id for part_id in a.manifests if part_id in b.manifests]
+    if clashes := [
+        part_id
+        for part_id in shared
+        if a.manifests[part_id].content_hash != b.manifests[part_id].content_hash
+    ]:
+        raise DatasetError(
+            f"{first.address} and {second.address} both have part {listed(clashes, 4)}, with other "
+            "content: collect one of them with another seed"
+        )
+    unshared = np.ones(b.num_rows, bool)
+    for part_id in shared:
+        unshared[slice(*b.part_bounds[part_id])] = False
+    repeated = np.intersect1d(a.numbers("episode"), b.numbers("episode")[unshared])
+    if len(repeated):
+        raise DatasetError(
+            f"episode ids {listed(repeated, 4)} are in {first.address} and, in other parts, in "
+            f"{second.address}; ids must differ"
+        )

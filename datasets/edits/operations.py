@@ -1,18 +1,29 @@
-"""Drop, annotate and trim episodes; each is one commit, and no part is touched."""
+"""Drop, annotate and trim episodes; each is one commit, and no part is touched.
+
+Fields added after the collection: arrays in a store below `overlays/`, committed by an edit.
+
+The store of a field has the same parts, with the field's rows of the episodes as collected. It is
+written part by part; the edit comes last and names its parts' content hashes.
+
+Differences between two versions of a store; reads no array.
+"""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, amount, listed
-from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
-from gaitforge.datasets.catalog.edit_log import ROW_COLUMNS, Edit
+from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, AddedField, Catalog, required_columns
+from gaitforge.datasets.catalog.edit_log import ROW_COLUMNS, Edit, changed_columns
 from gaitforge.datasets.catalog.episodes import COLUMN_NAME
-from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.catalog.summaries import group_counts
+from gaitforge.datasets.schema import Field, Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
+from gaitforge.datasets.storage.store import PartStore
 
 Value = str | bool | int | float
 
@@ -193,3 +204,153 @@ def _type_of(name: str, value: Any) -> pa.DataType:
     if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return pa.string()
     raise DatasetError(f"column {name}: {value!r} is neither text, a number, nor true or false")
+
+
+def check_new_field(store: PartStore, field: Field, folder: str) -> None:
+    """DatasetError if the store cannot get this field, whose arrays are in the overlay `folder`.
+
+    A field `reward` takes the place of the present one, and `return` becomes its sum.
+    """
+    store.check_writable()
+    store.check_local("add fields to a local copy and push that to a new address")
+    catalog = store.catalog()
+    added = catalog.fields.get(field.name)
+    taken = [*store.schema.names(), *catalog.fields]
+    if field.name == REWARD:
+        if field.shape or field.per != "step" or REWARD not in store.schema.names("step"):
+            raise DatasetError(f"a new {REWARD} needs the shape () per step, as that of the store")
+    elif field.name in taken and (added is None or added.folder != folder):
+        raise DatasetError(
+            f"{store.address} has a field {field.name!r} already; give another name than "
+            f"{listed(taken)}"
+        )
+
+
+def add_field(
+    store: PartStore, folder: str, arguments: Mapping[str, Any] | None = None
+) -> Edit | None:
+    """Commit the field whose arrays are in `overlays/<folder>`; None if it is committed.
+
+    `arguments` (JSON values) say in the edit's origin where the field comes from. DatasetError as
+    `check_new_field`, for missing or other parts there, and if the disk cannot be written.
+    """
+    overlay = store.overlay(folder)
+    [field] = overlay.schema.fields
+    check_new_field(store, field, folder)
+    edits = store.edits()
+    catalog = store.catalog()
+    computed = overlay.collected()
+    for part_id, manifest in catalog.manifests.items():
+        part = computed.manifests.get(part_id)
+        if part is None or (part.steps, part.episodes) != (manifest.steps, manifest.episodes):
+            raise DatasetError(f"field {field.name}: part {part_id} is not made yet, or is another")
+    parts = {part_id: computed.manifests[part_id].content_hash for part_id in catalog.manifests}
+    if catalog.fields.get(field.name) == AddedField(field, folder, parts):
+        return None
+    episodes = np.zeros(0, np.int64)
+    columns = dict[str, pa.Array]()
+    if field.name == REWARD:
+        episodes = np.arange(catalog.num_rows)
+        columns["return"] = pa.array(
+            _returns_of_field(EpisodeSelection(store, catalog, episodes), overlay)
+        )
+    rows = rows_of(EpisodeSelection(store, catalog, episodes), columns)
+    content = {"field": field.to_json(), "folder": folder, "parts": parts}
+    origin = {"command": "field", "arguments": dict(arguments or {}), "episodes": catalog.num_rows}
+    return store.edit("field", content, rows, origin, edits)
+
+
+def _returns_of_field(episodes: EpisodeSelection, overlay: PartStore) -> np.ndarray:
+    """(E,) float64 sums of the new rewards over each episode's remaining steps."""
+    sums = [np.zeros(0)]
+    computed = overlay.collected()
+    for part_id, (first, stop) in episodes.catalog.part_bounds.items():
+        rewards = np.zeros(computed.manifests[part_id].steps, np.float32)
+        with overlay.array_reader(computed, part_id, REWARD) as reader:
+            reader.read_runs([(0, len(rewards))], rewards)
+        starts = episodes.starts[first:stop]
+        lengths = episodes.lengths[first:stop]
+        bounds = np.stack([starts, starts + lengths], axis=1).reshape(-1)
+        padded = np.append(rewards.astype(np.float64), 0.0)  # the last end may be the array's
+        sums.append(np.add.reduceat(padded, bounds)[::2])
+    return np.concatenate(sums)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The changes from the first of two versions to the second.
+
+    Attributes:
+        hashes: of both versions.
+        parts_added, parts_removed: parts as collected.
+        columns_added, columns_removed: of the catalog.
+        columns_changed: column -> episodes of both versions with another value.
+        added, dropped, changed: episodes; changed ones are in both, with another value or trimmed.
+        groups: one dict per group of the schema's `group_by` with a change: its keys, `added`,
+            `dropped` and `changed`.
+    """
+
+    hashes: tuple[str, str]
+    parts_added: list[str]
+    parts_removed: list[str]
+    columns_added: list[str]
+    columns_removed: list[str]
+    columns_changed: dict[str, int]
+    added: int
+    dropped: int
+    changed: int
+    groups: list[dict[str, Any]]
+
+
+def difference(first: PartStore, second: PartStore) -> Difference:
+    """Compare two versions of a store, such as two tags of it.
+
+    DatasetError if a part of one name has other content: they are not versions of one store.
+    """
+    a = first.catalog()
+    b = second.catalog()
+    shared = [part_id for part_id in a.manifests if part_id in b.manifests]
+    for part_id in shared:
+        if a.manifests[part_id].content_hash != b.manifests[part_id].content_hash:
+            raise DatasetError(
+                f"part {part_id} has other content in {second.address} than in {first.address}: "
+                "they are not versions of one dataset"
+            )
+    rows_a = _rows(a, shared)
+    rows_b = _rows(b, shared)
+    both = a.is_shown[rows_a] & b.is_shown[rows_b]
+    kept_a = rows_a[both]
+    kept_b = rows_b[both]
+    columns = changed_columns(a, b, kept_a, kept_b)
+    changed = np.any([np.zeros(len(kept_b), bool), *columns.values()], axis=0)
+    dropped = np.setdiff1d(a.shown, kept_a, assume_unique=True)
+    added = np.setdiff1d(b.shown, kept_b, assume_unique=True)
+    names = first.schema.group_by
+    counted = {
+        "added": group_counts(b, added, names),
+        "dropped": group_counts(a, dropped, names),
+        "changed": group_counts(b, kept_b[changed], names),
+    }
+    keys = sorted({key for counts in counted.values() for key in counts})
+    return Difference(
+        hashes=(first.info().hash, second.info().hash),
+        parts_added=[part_id for part_id in b.manifests if part_id not in a.manifests],
+        parts_removed=[part_id for part_id in a.manifests if part_id not in b.manifests],
+        columns_added=[name for name in b.column_names if name not in a.column_names],
+        columns_removed=[name for name in a.column_names if name not in b.column_names],
+        columns_changed={name: int(flags.sum()) for name, flags in columns.items() if flags.any()},
+        added=len(added),
+        dropped=len(dropped),
+        changed=int(changed.sum()),
+        groups=[
+            dict(zip(names, key, strict=True))
+            | {change: counts.get(key, 0) for change, counts in counted.items()}
+            for key in keys
+        ],
+    )
+
+
+def _rows(catalog: Catalog, parts: list[str]) -> np.ndarray:
+    """Row numbers of the parts' episodes, part after part."""
+    runs = [np.arange(*catalog.part_bounds[part_id]) for part_id in parts]
+    return np.concatenate([np.zeros(0, np.int64), *runs])

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaitforge.common.sizes import check_parquet
-from gaitforge.datasets.formats.checks import check_finite, refuse, refuse_unreadable
+from gaitforge.common.limits import check_parquet
+from gaitforge.datasets.formats.sources import check_finite, refuse, refuse_unreadable
 
 BATCH_ROWS = 4096
 """Rows that are decoded at a time."""

@@ -5,8 +5,12 @@ episodes are cut into parts. Then it reads any of these parts, in any order and 
 threads. A part's content depends on the source, the options and the part alone, so an interrupted
 import resumes with the missing parts. The drivers in `transfer/` do everything else: staging,
 threads, commits, verification, temporary names and renames.
+
+The README of an export: YAML front matter as the Hugging Face Hub reads it, and text.
 """
 
+import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +21,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import amount
 from gaitforge.datasets.formats.sources import Span, catalog_columns
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.actions import WORDS
+from gaitforge.datasets.selection.episode_values import WORDS, actions_in_words
 from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.storage.about import About, read_about
 
 Advance = Callable[[int], None]
 """Progress callback: takes the number of steps just done; may raise to stop the work."""
@@ -163,7 +169,7 @@ class Exporter(ABC):
 
     Attributes:
         Options: frozen dataclass with a default for every option. Its `notes`, if it has one,
-            says whether gaitforge's schema and catalog are embedded (`notes.py`), its `actions`
+            says whether gaitforge's schema and catalog are embedded (`sources.py`), its `actions`
             which ones are written.
         reading: importer options that recover the most from an export without notes.
         actions: those that are written by default, see `Selection.with_actions`; "clean" for a
@@ -184,7 +190,7 @@ class Exporter(ABC):
     def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """Write a new file or folder `temporary`, which the driver renames.
 
-        `blocks.blocks` bounds the memory.
+        `sources.blocks` bounds the memory.
         """
 
     def as_read(
@@ -192,3 +198,80 @@ class Exporter(ABC):
     ) -> Mapping[str, np.ndarray]:
         """Fields as the importer returns them; by default unchanged."""
         return arrays
+
+
+README = "README.md"
+TAGS = ("robotics", "gaitforge", "locomotion", "offline-reinforcement-learning")
+
+
+def front_matter(about: About, name: str, episodes: int, tags: tuple[str, ...] = ()) -> str:
+    """The YAML of a dataset's card on the Hub: licence, name, tags, task and size category.
+
+    Values are JSON, which YAML includes. A licence that is no identifier becomes `other`.
+    """
+    entries: dict[str, object] = {}
+    if about.licence:
+        is_identifier = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", about.licence)
+        entries["license"] = about.licence.lower() if is_identifier else "other"
+        if not is_identifier:
+            entries["license_name"] = about.licence
+    entries |= {
+        "pretty_name": name,
+        "tags": [*TAGS, *tags],
+        "task_categories": ["robotics", "reinforcement-learning"],
+        "size_categories": [_size(episodes)],
+    }
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entries.items()]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def readme(selection: EpisodeSelection, name: str, load: str, tags: tuple[str, ...] = ()) -> str:
+    """A README of a selection's export, with the texts of the store's `about.json`.
+
+    Args:
+        load: lines of Python that load it.
+    """
+    about = read_about(selection.store)
+    schema = selection.schema
+    lines = [front_matter(about, name, len(selection), tags), f"# {plain(name)}", ""]
+    lines += [plain(about.description), ""] if about.description else []
+    lines += [
+        f"{amount(len(selection), 'episode')}, {amount(selection.steps, 'control step')} of "
+        f"{schema.control_dt_s:g} s; robot {plain(schema.robot)}. Written by gaitforge from a "
+        f"selection with the hash `{selection.hash}`.",
+        "",
+        "```python",
+        load,
+        "```",
+        "",
+    ]
+    if words := actions_in_words(schema):
+        lines += [f"Actions: {words}.", ""]
+    titles = {"licence": "Licence", "authors": "Authors", "limitations": "Limitations"}
+    for key, title in titles.items():
+        if text := about.texts.get(key):
+            lines += [f"## {title}", "", plain(text), ""]
+    if about.citation:
+        lines += ["## Citation", "", "```bibtex", fenced(about.citation), "```", ""]
+    lines += ["## Fields", ""]
+    for field in schema.fields:
+        meaning = f"{plain(field.description)} ({plain(field.unit)})"
+        lines.append(f"- `{field.name}` {list(field.shape)}, per {field.per}: {meaning}")
+    return "\n".join([*lines, ""])
+
+
+def plain(text: str) -> str:
+    """Text as Markdown without HTML, links, pictures or fences of its own."""
+    escaped = re.sub(r"(\\|<(?=[A-Za-z/!?]))", r"\\\1", text)
+    return fenced(escaped.replace("](", "]\\("))
+
+
+def fenced(text: str) -> str:
+    """Text that cannot end the fence around it."""
+    return text.replace("```", "'''")
+
+
+def _size(count: int) -> str:
+    """The Hub's category of a number of examples."""
+    limits = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 10**6: "100K<n<1M"}
+    return next((name for limit, name in limits.items() if count < limit), "1M<n<10M")

@@ -1,20 +1,138 @@
-"""Helpers of the readers: identity of the content, parts, catalog columns."""
+"""Helpers of the readers: identity of the content, parts, catalog columns.
+
+Checks of foreign input: every refusal is one DatasetError that names the file and the key.
+
+Helpers of the writers: reading a selection in blocks, and checks before writing.
+
+Notes: gaitforge's schema and catalog, which an export embeds in a foreign file or folder.
+
+They give back what the layout has no place for. Someone may edit the arrays afterwards (relabel
+rewards or endings) and leave the notes as they are. An import refuses notes that contradict the
+arrays, instead of writing a catalog that contradicts its own data.
+"""
 
 import hashlib
+import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain, count
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
 
-from gaitforge.datasets.formats.checks import refuse
-from gaitforge.datasets.layout import SHARD_STEPS
-from gaitforge.datasets.schema import DTYPES, TERRAIN_AND_SKILL, Field
+from gaitforge.common.errors import DatasetError, first_line, listed
+from gaitforge.datasets.schema import DTYPES, SHARD_STEPS, TERRAIN_AND_SKILL, Field
+from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
+
+_PICKLE_START = 0x80
+_NEWEST_PICKLE = 5
+"""A pickle of protocol 2 or newer starts with this byte and the protocol."""
+
+_FAULTS = (
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    MemoryError,
+    pa.ArrowException,
+)
+"""What libraries raise on damaged files."""
+
+
+_ALLOWED: ContextVar[bool] = ContextVar("not_finite_allowed", default=False)
+
+
+class NotFiniteError(DatasetError):
+    """A value is NaN or infinite."""
+
+
+@contextmanager
+def not_finite_allowed() -> Iterator[None]:
+    """Let `check_finite` pass everything, in this thread."""
+    token = _ALLOWED.set(True)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def refuse(source: Path | str, key: str, problem: str) -> NoReturn:
+    """Raise DatasetError for bad input: the file, the key in it, and the problem."""
+    raise DatasetError(f"{source}: {key}: {problem}" if key else f"{source}: {problem}")
+
+
+def refuse_unreadable(path: Path, kind: str, error: BaseException | str) -> NoReturn:
+    """Raise DatasetError for a file that is not of this `kind`; names a pickle as such."""
+    with open(path, "rb") as stream:
+        start = stream.read(2)
+    if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
+        refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {kind}")
+    refuse(path, "", f"cannot be read as {kind}: {first_line(error)}")
+
+
+@contextmanager
+def damage_named(
+    source: Path | str, key: str = "", problem: str = "cannot be read, it may be damaged"
+) -> Iterator[None]:
+    """Turn whatever a library raises on damaged data into one DatasetError that names the file."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    except _FAULTS as error:
+        refuse(source, key, f"{problem}: {first_line(error)}")
+
+
+def read_json(path: Path, kind: str) -> dict[str, Any]:
+    """The JSON object in a file; refuses anything else. `kind` names the format."""
+    if not path.is_file():
+        refuse(path, "", f"no such file; give the folder of a {kind}")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        refuse_unreadable(path, "JSON", "it is nested too deeply")
+    except (OSError, ValueError) as error:
+        refuse_unreadable(path, "JSON", error)
+    if not isinstance(tree, dict):
+        refuse(path, "", "must be a JSON object")
+    return tree
+
+
+def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0) -> None:
+    """Refuse rows with NaN or infinity; `first` is the number of the first row in the source.
+
+    Raises NotFiniteError.
+    """
+    if rows.dtype.kind != "f" or _ALLOWED.get():
+        return
+    # A finite sum proves all rows finite without an array of booleans; finite rows may overflow it.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = rows.sum(dtype=np.float64)
+    if not np.isfinite(total) and not (finite := np.isfinite(rows)).all():
+        wrong = np.flatnonzero(~finite.reshape(len(rows), -1).all(axis=1))[0]
+        raise NotFiniteError(f"{source}: {key}: row {first + int(wrong)} is not finite")
+
+
+def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> None:
+    """Refuse an option that is not a number of `kinds` from 0 on; 0 stands for the default."""
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_number or not isfinite(value) or value < 0:
+        raise DatasetError(
+            f"option {name} must be a number of {unit}, or 0 for the default, not {value!r}"
+        )
+
 
 PART_BYTES = 64 << 20
 """Largest imported part, uncompressed, unless one episode is longer.
@@ -219,3 +337,137 @@ def catalog_columns(
         name: [value] * rows if isinstance(value, str | int | float | bool) else value
         for name, value in values.items()
     }
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Span):
+    """Consecutive episodes of a selection, few enough that all their fields fit in memory."""
+
+    selection: EpisodeSelection
+    part_id: str
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Field -> (T, *shape), or (E, *shape) for a field per episode."""
+        unit = Unit(self.part_id, self.episodes.start, self.episodes.stop)
+        return {name: self.selection.read_unit(name, unit) for name in names}
+
+
+def blocks(selection: EpisodeSelection) -> Iterator[Block]:
+    """The selection's blocks in order."""
+    fields = selection.schema.fields
+    step = 0
+    for unit in selection.units():
+        for span in cut_spans(selection.lengths[unit.first : unit.stop], fields):
+            first = unit.first + span.first
+            yield Block(span.lengths, first, step + span.first_step, selection, unit.part_id)
+        step += int(selection.lengths[unit.first : unit.stop].sum())
+
+
+def check_fields(selection: EpisodeSelection, what: str, needed: Sequence[str]) -> None:
+    """Refuse a store without the needed fields, or with a reward that is not one number.
+
+    Fields named `final_*` are needed an episode; `what` names the format: "a D4RL file".
+    """
+    schema = selection.schema
+    address = selection.store.address
+    held = {(field.name, field.per) for field in schema.fields}
+    per = {name: "episode" if name.startswith("final_") else "step" for name in needed}
+    missing = [name for name in needed if (name, per[name]) not in held]
+    if missing:
+        raise DatasetError(
+            f"{what} needs the fields {listed(needed)}; {address} lacks {listed(missing)}"
+        )
+    if "reward" in needed and schema.field("reward").shape:
+        raise DatasetError(f"{what} needs one reward a step")
+
+
+def check_room(selection: EpisodeSelection, destination: Path, advice: str = "") -> None:
+    """Refuse a disk without room for the selection's uncompressed values.
+
+    HDF5 can crash the process when the disk fills up. `advice` ends the message.
+    """
+    needed = field_bytes(selection.schema.fields, selection.steps)
+    free = shutil.disk_usage(next(parent for parent in destination.parents if parent.is_dir())).free
+    if free < needed:
+        sizes = f"it may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free"
+        raise DatasetError(f"cannot write {destination}: {sizes}; export to another disk{advice}")
+
+
+def refuse_options(path: Path, key: str, options: Any, remedy: str) -> None:
+    """Refuse options for a file with notes at `key`, which they could not change."""
+    names = [
+        field.name for field in fields(options) if getattr(options, field.name) != field.default
+    ]
+    if names:
+        subject = f"option {names[0]} has" if len(names) == 1 else f"options {listed(names)} have"
+        refuse(path, key, f"{subject} no effect on a file with gaitforge's notes; {remedy}")
+
+
+def check_notes(
+    source: Path | str,
+    key: str,
+    rows: pa.Table,
+    span: Span,
+    *,
+    remedy: str,
+    rewards: np.ndarray | None = None,
+    **flags: np.ndarray | None,
+) -> None:
+    """Refuse catalog rows (E,) from the notes that contradict the arrays beside them.
+
+    Args:
+        source, key: what messages name: the file or folder, and where its notes are.
+        span: the episodes by the arrays.
+        remedy: ends the message, such as "delete the group to use the arrays".
+        rewards: (T,) of these episodes, end to end; None where there is no scalar reward.
+        **flags: terminated, truncated: (E,) bool by the arrays; None where the layout has none.
+    """
+
+    def compare(name: str, actual: np.ndarray, tolerance: np.ndarray | float = 0.0) -> None:
+        values = _numbers(source, key, rows, name)
+        if len(values) != len(actual):
+            refuse(source, key, f"the notes have {len(values)} episodes, not {len(actual)}")
+        # An episode with NaN, which is about to be dropped, contradicts nothing.
+        if (differ := ~(np.abs(values - actual) <= tolerance) & ~np.isnan(actual)).any():
+            row = int(np.argmax(differ))
+            problem = f"{name} of episode {span.first + row} is {values[row]:.7g} in the notes"
+            arrays = f"but {float(actual[row]):.7g} in the arrays"
+            refuse(source, key, f"{problem}, {arrays}; {remedy}")
+
+    lengths = span.lengths
+    compare("length", lengths)
+    for name, values in flags.items():
+        if values is not None:
+            compare(name, values)
+    if rewards is not None:
+        compare("return", episode_returns(rewards, lengths), _summation_error(rewards, lengths))
+
+
+def _numbers(source: Path | str, key: str, rows: pa.Table, name: str) -> np.ndarray:
+    """A column as float64, with NaN, which equals nothing, for a missing value."""
+    if name not in rows.column_names:
+        refuse(source, key, f"the notes lack the column {name}")
+    column = rows.column(name)
+    try:
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.uint8())
+        return column.cast(pa.float64()).to_numpy()
+    except pa.ArrowException:
+        refuse(source, key, f"the column {name} of the notes is not of numbers")
+
+
+def _summation_error(rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """(E,) largest difference between a collector's return and the sum of the stored rewards.
+
+    It summed n rewards in some order, at the coarsest in float32, which is off by at most n units
+    in the last place of the sum of their magnitudes (Higham, Accuracy and Stability of Numerical
+    Algorithms, 2002, section 4.2), and perhaps before they were rounded to their dtype.
+    """
+    size = episode_returns(np.abs(rewards.astype(np.float64)), lengths)
+    relative = lengths * float(np.finfo(np.float32).eps)
+    smallest = 0.0
+    if rewards.dtype.kind == "f":
+        rounding = np.finfo(rewards.dtype)
+        relative = relative + float(rounding.eps)
+        smallest = float(rounding.smallest_subnormal)
+    return relative * size + lengths * smallest

@@ -1,5 +1,15 @@
-"""Find every fault of a store, and remove what killed writers left behind."""
+"""Find every fault of a store, and remove what killed writers left behind.
 
+The files of a local store, which a copy of it must have.
+
+Merge small parts into large ones, and rebuild the catalog index.
+
+Only files change: hash, selections, tags and stream order depend on the parts as collected, whose
+records the merged part keeps. Readers use it from its commit on; the parts it replaces stay until
+`gc`, for readers that opened the store before. A crash leaves the old parts, with or without it.
+"""
+
+import hashlib
 import json
 import os
 import shutil
@@ -11,17 +21,69 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, disk_failures, listed
-from gaitforge.common.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
-from gaitforge.datasets import layout
+from gaitforge.common.files import (
+    files_under,
+    fsync_path,
+    is_hidden,
+    join_inside,
+    remove_leftover,
+    sha256_file,
+    visible,
+)
+from gaitforge.datasets import schema
+from gaitforge.datasets.catalog.catalog import Catalog, Manifest, PartRecord
+from gaitforge.datasets.catalog.catalog_files import CatalogIndex
 from gaitforge.datasets.catalog.edit_log import Edit, added_field, edited, read_edit
-from gaitforge.datasets.catalog.index import CatalogIndex
-from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets.schema import MERGED_PREFIX, SHARD_STEPS, Schema
 from gaitforge.datasets.storage.about import read_about
-from gaitforge.datasets.storage.contents import overlay_folders, used_stems
-from gaitforge.datasets.storage.root import GROUP, read_root
-from gaitforge.datasets.storage.store import PartStore
-from gaitforge.datasets.storage.tags import read_tag, tag_names
+from gaitforge.datasets.storage.parts import array_digest
+from gaitforge.datasets.storage.records import GROUP, read_root, read_tag, tag_names
+from gaitforge.datasets.storage.store import PartStore, commit_part
+
+
+def store_files(store: PartStore) -> dict[str, Path]:
+    """Name below the store -> path of each of its files, each after those it relies on.
+
+    Left out are parts that are not committed or were replaced by merged ones, fields that were
+    never added, caches, and hidden files. DatasetError for a store on object storage, a damaged
+    record, or a link that leads out of the store.
+    """
+    store.check_local("give a local copy")
+    return {name: join_inside(store.path, name) for name in _names(store)}
+
+
+def field_folders(store: PartStore) -> list[str]:
+    """Folders, below `overlays/`, of the fields that the store's edits add."""
+    return sorted({added_field(edit).folder for edit in store.log.load() if edit.kind == "field"})
+
+
+def overlay_folders(store: PartStore) -> list[str]:
+    """As `field_folders`, with the folders of fields that are not committed yet."""
+    folders = {path.name for path in visible(store.path / schema.OVERLAYS) if path.is_dir()}
+    return sorted(folders.union(field_folders(store)))
+
+
+def used_stems(store: PartStore) -> list[str]:
+    """The catalog files, and folders of parts, in which the committed episodes are."""
+    return list(dict.fromkeys(location.folder for location in store.collected().locations.values()))
+
+
+def _names(store: PartStore) -> Iterator[str]:
+    stems = used_stems(store)
+    yield from (schema.ROOT_FILE, f"{schema.PARTS}/{schema.ROOT_FILE}")
+    for stem in stems:
+        yield from (
+            f"{schema.PARTS}/{stem}/{name}" for name in sorted(store.files.manifest(stem).objects)
+        )
+    for folder in field_folders(store):
+        yield from (f"{schema.OVERLAYS}/{folder}/{name}" for name in _names(store.overlay(folder)))
+    yield from (f"{schema.IMPORTS}/{name}" for name in files_under(store.path / schema.IMPORTS))
+    if (store.path / schema.ABOUT).is_file():
+        yield schema.ABOUT
+    yield from (f"{schema.CATALOG}/{stem}.parquet" for stem in stems)
+    yield from (f"{schema.EDITS}/{name}" for name in store.log.names())
+    yield from (f"{schema.TAGS}/{name}.json" for name in tag_names(store.path))
 
 
 def verify_store(store: PartStore) -> list[str]:
@@ -73,13 +135,13 @@ def remove_leftovers(store: PartStore) -> list[str]:
         removed = [*_remove_replaced(store), *unfinished]
         for folder in overlay_folders(store):
             left = remove_leftovers(store.overlay(folder))
-            removed += [f"{layout.OVERLAYS}/{folder}/{name}" for name in left]
+            removed += [f"{schema.OVERLAYS}/{folder}/{name}" for name in left]
     return removed
 
 
 def _remove_uncommitted(store: PartStore) -> list[str]:
-    staging = store.path / layout.STAGING
-    parts = store.path / layout.PARTS
+    staging = store.path / schema.STAGING
+    parts = store.path / schema.PARTS
     staged = {path.name.removesuffix(".lock").removesuffix(".parquet") for path in visible(staging)}
     present = {path.name for path in visible(parts) if path.is_dir()}
     removed: list[str] = []
@@ -102,14 +164,14 @@ def _remove_hidden(store: PartStore) -> list[str]:
         left = filter(remove_leftover, paths)
         removed += [path.relative_to(store.path).as_posix() for path in left]
         if Path(folder) == store.path:
-            folders[:] = [*layout.FOLDERS, layout.STAGING, layout.CACHE]
+            folders[:] = [*schema.FOLDERS, schema.STAGING, schema.CACHE]
     return removed
 
 
 def _remove_replaced(store: PartStore) -> list[str]:
     """Remove the parts that intact merged parts replaced, the catalog file first."""
     stems = list(store.files.stamps())
-    merged = [stem for stem in stems if stem.startswith(layout.MERGED_PREFIX)]
+    merged = [stem for stem in stems if stem.startswith(schema.MERGED_PREFIX)]
     if not merged:
         return []
     used = set(used_stems(store))
@@ -125,8 +187,8 @@ def _remove_replaced(store: PartStore) -> list[str]:
         with store.part_lock(stem, wait=False) as held:
             if held:
                 removed += _remove(store.path, [store.files.path(stem)])
-                fsync_path(store.path / layout.CATALOG)
-                removed += _remove(store.path, [store.path / layout.PARTS / stem])
+                fsync_path(store.path / schema.CATALOG)
+                removed += _remove(store.path, [store.path / schema.PARTS / stem])
     return removed
 
 
@@ -143,12 +205,12 @@ def _remove(root: Path, paths: list[Path]) -> list[str]:
 def _root_faults(store: PartStore) -> Iterator[str]:
     try:
         if read_root(store.path, store.address).schema != store.schema:
-            yield f"{layout.ROOT_FILE}: the schema is not the one this store was opened with"
+            yield f"{schema.ROOT_FILE}: the schema is not the one this store was opened with"
     except DatasetError as error:
         yield str(error)
     for name, attributes in (
-        (layout.ROOT_FILE, [layout.ATTRIBUTE]),
-        (f"{layout.PARTS}/{layout.ROOT_FILE}", list[str]()),
+        (schema.ROOT_FILE, [schema.ATTRIBUTE]),
+        (f"{schema.PARTS}/{schema.ROOT_FILE}", list[str]()),
     ):
         try:
             tree = json.loads((store.path / name).read_bytes())
@@ -162,18 +224,18 @@ def _root_faults(store: PartStore) -> Iterator[str]:
 
 def _foreign_faults(store: PartStore) -> Iterator[str]:
     """Objects that are none of the store's: other programs' arrays, and files beside the parts."""
-    folders = {f"{name}/" for name in (*layout.FOLDERS, layout.PICTURES)}
-    known = {layout.ROOT_FILE, layout.ABOUT, *layout.PUBLISHED, *folders}
+    folders = {f"{name}/" for name in (*schema.FOLDERS, schema.PICTURES)}
+    known = {schema.ROOT_FILE, schema.ABOUT, *schema.PUBLISHED, *folders}
     foreign = [name for name in store.children() if name not in known]
-    suffixes = {layout.CATALOG: ".parquet", layout.TAGS: ".json"}
+    suffixes = {schema.CATALOG: ".parquet", schema.TAGS: ".json"}
     for folder, suffix in suffixes.items():
         names = store.children(folder)
         foreign += [f"{folder}/{name}" for name in names if not name.endswith(suffix)]
     # A writer that was killed before its commit leaves a part, or some of its arrays.
-    of_a_part = {layout.ROOT_FILE, *(f"{name}/" for name in store.schema.names())}
-    committed = {layout.ROOT_FILE, *(f"{stem}/" for stem in store.files.stamps())}
-    for name in store.children(layout.PARTS):
-        path = f"{layout.PARTS}/{name}"
+    of_a_part = {schema.ROOT_FILE, *(f"{name}/" for name in store.schema.names())}
+    committed = {schema.ROOT_FILE, *(f"{stem}/" for stem in store.files.stamps())}
+    for name in store.children(schema.PARTS):
+        path = f"{schema.PARTS}/{name}"
         if name in committed:
             continue
         if not name.endswith("/") or not of_a_part.issuperset(store.children(path.rstrip("/"))):
@@ -242,7 +304,7 @@ def _edit_faults(store: PartStore) -> Iterator[str]:
     names = store.log.names()
     for path in visible(store.log.folder):
         if path.name not in names:
-            yield f"{layout.EDITS}/{path.name} is not an edit"
+            yield f"{schema.EDITS}/{path.name} is not an edit"
     edits: list[Edit] = []
     for name in names:
         try:
@@ -264,19 +326,19 @@ def _overlay_faults(store: PartStore) -> Iterator[str]:
         folders = overlay_folders(store)
     except DatasetError:  # reported by _edit_faults
         fields = []
-        folders = [path.name for path in visible(store.path / layout.OVERLAYS)]
+        folders = [path.name for path in visible(store.path / schema.OVERLAYS)]
     for folder in folders:
         try:
             overlay = store.overlay(folder)
-            yield from (f"{layout.OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
+            yield from (f"{schema.OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
             manifests = overlay.collected().manifests
         except DatasetError as error:
-            yield f"{layout.OVERLAYS}/{folder}: {error}"
+            yield f"{schema.OVERLAYS}/{folder}: {error}"
             continue
         held = {(part_id, manifest.content_hash) for part_id, manifest in manifests.items()}
         added = {item for field in fields if field.folder == folder for item in field.parts.items()}
         for part_id, _ in sorted(added - held):
-            yield f"{layout.OVERLAYS}/{folder}: part {part_id} is not there as it was added"
+            yield f"{schema.OVERLAYS}/{folder}: part {part_id} is not there as it was added"
 
 
 def _tag_faults(store: PartStore, contents: dict[str, str]) -> Iterator[str]:
@@ -292,3 +354,86 @@ def _tag_faults(store: PartStore, contents: dict[str, str]) -> Iterator[str]:
                 yield f"tag {name}: part {part_id} is not in the store as it was tagged"
         if edits[: len(tag.edits)] != list(tag.edits):
             yield f"tag {name}: its edits are not in the store as they were tagged"
+
+
+COMPACT_LOCK = f"{MERGED_PREFIX}lock"
+
+
+def compact_store(store: PartStore, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
+    """Merge runs of small parts, and write the catalog index; returns the merged parts' records.
+
+    Parts of up to half of `target_steps` are merged with their neighbours in the order of their
+    names to at most `target_steps`, if their catalogs have the same columns; those of added
+    fields too. One merged part is in memory at a time. DatasetError for a value that is not its
+    commit record's, a disk that cannot be written, or another compaction.
+    """
+    store.check_local("compact a local copy and push that")
+    store.check_writable()
+    if not 1 <= target_steps <= SHARD_STEPS:
+        raise DatasetError(f"target_steps must be in 1..{SHARD_STEPS}, not {target_steps}")
+    with disk_failures(f"store {store.address} cannot be compacted"):
+        with store.part_lock(COMPACT_LOCK, wait=False) as held:
+            if not held:
+                raise DatasetError(f"store {store.address} is being compacted by another process")
+            merged = [_merge(store, group) for group in _groups(store, target_steps)]
+            store.files.rebuild_index()
+        for folder in overlay_folders(store):
+            compact_store(store.overlay(folder), target_steps)
+    return merged
+
+
+def _groups(store: PartStore, target_steps: int) -> list[list[str]]:
+    """Catalog files (by stem) to merge with each other."""
+    groups: list[list[str]] = [[]]
+    steps = 0
+    columns = pa.schema([])
+    for stem in used_stems(store):
+        manifest = store.files.manifest(stem)
+        if manifest.steps > target_steps // 2:
+            groups.append([])
+            continue
+        schema = store.files.columns(stem)
+        if not groups[-1] or schema != columns or steps + manifest.steps > target_steps:
+            groups.append([])
+            steps = 0
+            columns = schema
+        groups[-1].append(stem)
+        steps += manifest.steps
+    return [group for group in groups if len(group) > 1]
+
+
+def _merge(store: PartStore, stems: list[str]) -> PartRecord:
+    catalog = store.files.catalog()
+    manifests, tables = zip(*map(store.files.read, stems), strict=True)
+    members = tuple(member for manifest in manifests for member in manifest.collected)
+    table = pa.concat_tables(tables).combine_chunks()
+    first = 0
+    for member in members:
+        if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
+            problem = "the catalog rows are not the ones that were committed"
+            raise DatasetError(f"part {member.part_id}: {problem}")
+        first += member.episodes
+    arrays = {name: _joined_array(store, catalog, members, name) for name in store.schema.names()}
+    contents = "\n".join(member.content_hash for member in members)
+    merged_id = MERGED_PREFIX + hashlib.sha256(contents.encode()).hexdigest()[:12]
+    problem = f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged"
+    with store.part_lock(merged_id), disk_failures(problem):
+        return commit_part(store.path, store.schema, merged_id, table, arrays, members).record
+
+
+def _joined_array(
+    store: PartStore, catalog: Catalog, members: tuple[Manifest, ...], field: str
+) -> np.ndarray:
+    described = store.schema.field(field)
+    rows = [member.steps if described.per == "step" else member.episodes for member in members]
+    joined = np.empty((sum(rows), *described.shape), described.dtype)
+    first = 0
+    for member, count in zip(members, rows, strict=True):
+        out = joined[first : first + count]
+        with store.array_reader(catalog, member.part_id, field) as reader:
+            reader.read_runs([(0, count)], out)
+        if array_digest(out) != member.arrays[field]:
+            problem = "the values are not the ones that were committed"
+            raise DatasetError(f"part {member.part_id}, field {field}: {problem}")
+        first += count
+    return joined

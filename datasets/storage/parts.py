@@ -19,21 +19,243 @@ Measured on collected episodes with observation noise (102 float32 or 408 bytes 
 
 Most of the rest is the entropy of the noise. zstd 3 halves the writing time of zstd 5 for 0.4 %
 more bytes.
+
+Read rows of a part's arrays directly from the shard files.
+
+The files are plain Zarr v3; this reader decodes only the codec chain that `parts` writes, about
+four times as fast as the zarr package. It is also stricter: an absent shard or chunk is an error
+instead of a fill value, and recorded sizes and the CRC32C of the shard index and of every chunk are
+checked.
 """
 
 import hashlib
-from collections.abc import Mapping
+import json
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Literal
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.common.files import files_under, sha256_file
-from gaitforge.datasets.layout import SHARD_STEPS
-from gaitforge.datasets.schema import Field, Schema
-from gaitforge.datasets.storage.shards import CHUNK_BYTES
+from gaitforge.common.files import files_under, join_inside, sha256_file
+from gaitforge.datasets.catalog.catalog import Manifest
+from gaitforge.datasets.schema import SHARD_STEPS, Field, Schema
+
+CHUNK_BYTES = 1 << 20
+"""Most bytes of an inner chunk of several rows."""
+CRC_BYTES = 4
+INDEX_ENTRY_BYTES = 16
+ABSENT = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """How an array's rows lie in its shard files, read from its `zarr.json`."""
+
+    row_shape: tuple[int, ...]
+    dtype: np.dtype
+    chunk_rows: int
+    shard_rows: int
+
+    @classmethod
+    def parse(cls, metadata: bytes) -> "ArrayLayout":
+        """Layout of an array from `parts.write_arrays`; DatasetError for any other array."""
+        try:
+            tree = json.loads(metadata)
+            [codec] = tree["codecs"]
+            sharding = codec["configuration"]
+            grid = tree["chunk_grid"]["configuration"]
+            names = [inner_codec["name"] for inner_codec in sharding["codecs"]]
+            row_shape = tuple(tree["shape"][1:])
+            dtype = np.dtype(tree["data_type"]).newbyteorder("<")
+            layout = cls(row_shape, dtype, sharding["chunk_shape"][0], grid["chunk_shape"][0])
+            layout.check_sizes()
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DatasetError(f"damaged array metadata: {error!r}") from error
+        expected = ["transpose"] * bool(row_shape) + ["bytes", "blosc", "crc32c"]
+        if names != expected:
+            raise DatasetError(f"codecs {names} are not readable; allowed: {expected}")
+        return layout
+
+    def check_sizes(self) -> None:
+        """ValueError for sizes that `parts.write_arrays` does not give an array."""
+        sizes = (*self.row_shape, self.chunk_rows, self.shard_rows)
+        if any(type(size) is not int or size < 1 for size in sizes):
+            raise ValueError(f"sizes {sizes} must be whole numbers above 0")
+        row_bytes = self.dtype.itemsize * prod(self.row_shape)
+        if self.chunk_rows > 1 and self.chunk_rows * row_bytes > CHUNK_BYTES:
+            raise ValueError(f"chunks of {self.chunk_rows * row_bytes:,} bytes")
+        if self.shard_rows % self.chunk_rows or self.shard_rows >= 2 * SHARD_STEPS:
+            raise ValueError(f"shards of {self.shard_rows:,} rows")
+
+    def shard_key(self, shard: int) -> str:
+        """The shard's object name below the array's folder."""
+        return "/".join(["c", str(shard), *("0" for _ in self.row_shape)])
+
+
+class ArrayReader:
+    """Reads runs of rows of one array; holds one open shard and one decoded chunk.
+
+    `sizes` gives the recorded bytes of each object below the array's folder, `first_row` the
+    row at which the part begins, and `label` the array's name in messages.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        layout: ArrayLayout,
+        sizes: Mapping[str, int],
+        label: str,
+        first_row: int = 0,
+    ) -> None:
+        # slow to import: 0.09 s, which a query should not pay
+        from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
+
+        self._decompress = blosc.decompress
+        self._folder = folder
+        self._label = label
+        self._layout = layout
+        self._sizes = sizes
+        self._first_row = first_row
+        self._shard = self._descriptor = self._chunk = -1
+        self._index: list[list[int]] = []
+        self._decoded = np.empty((*layout.row_shape, layout.chunk_rows), layout.dtype)
+        self._decoded_rows = np.moveaxis(self._decoded, -1, 0)
+        self._stored = np.empty(0, np.uint8)
+
+    def __enter__(self) -> "ArrayReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_shard()
+
+    def read_runs(self, runs: Iterable[tuple[int, int]], out: np.ndarray) -> None:
+        """Copy the rows of the ascending half-open `runs`, end to end, into `out`.
+
+        Raises DatasetError if an object is missing or its bytes have changed.
+        """
+        size = self._layout.chunk_rows
+        filled = 0
+        for begin, stop in runs:
+            start = begin + self._first_row
+            end = stop + self._first_row
+            while start < end:
+                chunk, low = divmod(start, size)
+                count = min(size - low, end - start)
+                self._decode(chunk)
+                out[filled : filled + count] = self._decoded_rows[low : low + count]
+                filled += count
+                start += count
+
+    def _decode(self, chunk: int) -> None:
+        if chunk == self._chunk:
+            return
+        self._chunk = -1
+        per_shard = self._layout.shard_rows // self._layout.chunk_rows
+        shard, position = divmod(chunk, per_shard)
+        self._open_shard(shard, per_shard)
+        offset, length = self._index[position]
+        if offset == ABSENT or length <= CRC_BYTES:
+            raise self._fault(shard, f"chunk {position} is absent")
+        stored = self._checked_read(offset, length, shard, f"chunk {position}")
+        try:
+            self._decompress(stored, self._decoded)
+        except (RuntimeError, ValueError) as error:
+            raise self._fault(shard, f"chunk {position} cannot be decoded") from error
+        self._chunk = chunk
+
+    def _open_shard(self, shard: int, per_shard: int) -> None:
+        if shard == self._shard:
+            return
+        self._close_shard()
+        key = self._layout.shard_key(shard)
+        try:
+            self._descriptor = os.open(self._folder / key, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise self._fault(shard, "the object is missing") from error
+        size = os.fstat(self._descriptor).st_size
+        if size != self._sizes.get(key):
+            raise self._fault(shard, f"{size} bytes, recorded {self._sizes.get(key)}")
+        length = per_shard * INDEX_ENTRY_BYTES + CRC_BYTES
+        stored = self._checked_read(size - length, length, shard, "the shard index")
+        self._index = stored.view("<u8").reshape(per_shard, 2).tolist()
+        self._shard = shard
+
+    def _close_shard(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = self._shard = self._chunk = -1
+
+    def _checked_read(self, offset: int, length: int, shard: int, piece: str) -> np.ndarray:
+        """The bytes before the final CRC32C, valid until the next read.
+
+        The memory is reused: touching fresh pages costs more than decoding.
+        """
+        if len(self._stored) < length:
+            self._stored = np.empty(length + length // 4, np.uint8)
+        stored = self._stored[:length]
+        if os.preadv(self._descriptor, [stored.data], offset) != length:
+            raise self._fault(shard, f"{piece} is cut short")
+        content = stored[:-CRC_BYTES]
+        recorded = stored[-CRC_BYTES:].tobytes()
+        if struct.pack("<I", google_crc32c.value(content)) != recorded:
+            raise self._fault(shard, f"{piece} fails its CRC32C")
+        return content
+
+    def _fault(self, shard: int, problem: str) -> DatasetError:
+        return DatasetError(f"{self._label}, object {self._layout.shard_key(shard)}: {problem}")
+
+
+def open_array(
+    folder: Path,
+    manifest: Manifest,
+    first_row: int,
+    label: str,
+    layouts: dict[tuple[Path, str], ArrayLayout],
+) -> ArrayReader:
+    """A reader of one field's array, in the folder of its name; see `ArrayReader`.
+
+    `layouts` caches (folder, digest of the metadata) -> layout. DatasetError for missing or
+    damaged metadata.
+    """
+    prefix = f"{folder.name}/"
+    sizes = {
+        name.removeprefix(prefix): size
+        for name, (size, _) in manifest.objects.items()
+        if name.startswith(prefix)
+    }
+    recorded = manifest.objects[f"{prefix}zarr.json"][1]
+    key = folder, recorded
+    if key not in layouts:
+        root = folder.parents[2]
+        for name in sizes:
+            join_inside(root, f"{folder.relative_to(root).as_posix()}/{name}")
+        path = folder / "zarr.json"
+        try:
+            damaged = sha256_file(path) != recorded
+        except OSError as error:
+            raise DatasetError(f"{label}: zarr.json is missing") from error
+        if damaged:
+            raise DatasetError(f"{label}: zarr.json is not the file that was written")
+        layouts[key] = ArrayLayout.parse(path.read_bytes())
+    return ArrayReader(folder, layouts[key], sizes, label, first_row)
+
+
+def row_runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
+    """Merge adjacent row ranges: ascending (E,) starts and lengths -> half-open runs."""
+    if len(starts) == 0:
+        return []
+    stops = starts + lengths
+    breaks = np.flatnonzero(starts[1:] != stops[:-1])
+    firsts = starts[np.concatenate(([0], breaks + 1))]
+    lasts = stops[np.concatenate((breaks, [len(stops) - 1]))]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def chunk_rows(field: Field, rows: int) -> int:

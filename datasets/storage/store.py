@@ -1,4 +1,7 @@
-"""The store: immutable parts, and a catalog that commits them."""
+"""The store: immutable parts, and a catalog that commits them.
+
+Write one part atomically: in a staging folder, then renamed, its catalog file last.
+"""
 
 import hashlib
 import os
@@ -17,6 +20,7 @@ from gaitforge.common.errors import DatasetError, disk_failures, failures
 from gaitforge.common.files import (
     check_inside,
     files_under,
+    fsync_tree,
     join_inside,
     replace_durably,
     sha256_file,
@@ -24,25 +28,74 @@ from gaitforge.common.files import (
     visible,
 )
 from gaitforge.common.locks import exclusive_lock
-from gaitforge.datasets.catalog.catalog import Catalog, Location
-from gaitforge.datasets.catalog.catalog_files import CatalogFolder
+from gaitforge.datasets.catalog.catalog import PART_ID, Catalog, Location, Manifest, PartRecord
+from gaitforge.datasets.catalog.catalog_files import CatalogFolder, write_catalog_file
 from gaitforge.datasets.catalog.edit_log import Edit, edited
-from gaitforge.datasets.catalog.episodes import episode_table
-from gaitforge.datasets.catalog.manifest import PART_ID, Manifest, PartRecord
-from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.storage.commit import commit_part
-from gaitforge.datasets.storage.edit_log import EditLog, last_sha256
-from gaitforge.datasets.storage.parts import check_arrays
-from gaitforge.datasets.storage.root import (
+from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
+from gaitforge.datasets.schema import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING, Schema
+from gaitforge.datasets.storage.parts import (
+    ArrayLayout,
+    ArrayReader,
+    array_digest,
+    check_arrays,
+    object_hashes,
+    open_array,
+    write_arrays,
+)
+from gaitforge.datasets.storage.records import (
     SCHEMA_VERSION,
+    EditLog,
     RootRecord,
+    Tag,
+    last_sha256,
     plain_plan,
     read_root,
+    read_tag,
+    tag_names,
     write_skeleton,
+    write_tag,
 )
-from gaitforge.datasets.storage.shards import ArrayLayout, ArrayReader, open_array
-from gaitforge.datasets.storage.tags import Tag, read_tag, tag_names, write_tag
+
+
+def commit_part(
+    root: Path,
+    schema: Schema,
+    part_id: str,
+    table: pa.Table,
+    arrays: Mapping[str, np.ndarray],
+    members: tuple[Manifest, ...] = (),
+) -> Manifest:
+    """Write a part's checked arrays and catalog file; the caller holds the part's lock.
+
+    `members` are the records of the parts that it merges. OSError if the disk fails; then nothing
+    is committed, and the staged files are removed.
+    """
+    staged = root / STAGING / part_id
+    staged_catalog = staged.with_name(f"{part_id}.parquet")
+    target = root / PARTS / part_id
+    try:
+        shutil.rmtree(staged, ignore_errors=True)
+        write_arrays(staged, schema, part_id, arrays)
+        fsync_tree(staged)
+        manifest = Manifest(
+            part_id=part_id,
+            schema_hash=schema.hash,
+            steps=len(arrays[schema.names("step")[0]]),
+            episodes=table.num_rows,
+            episodes_digest=episodes_digest(table),
+            arrays={name: array_digest(array) for name, array in arrays.items()},
+            objects=object_hashes(staged),
+            members=members,
+        )
+        write_catalog_file(staged_catalog, table, manifest)
+        if target.exists():  # left by a writer killed before its commit
+            shutil.rmtree(target)
+        replace_durably(staged, target)
+        replace_durably(staged_catalog, root / CATALOG / f"{part_id}.parquet")
+        return manifest
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+        staged_catalog.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ legged.zarr, legged.card/         what it collects
 train/<run>/, pace/<set>-<learner>.json
 evaluate/<policy>.json            test/<run>.json    runs/<run>.json, a run's row
 episodes/<policy>.html            summary.json, wall.json, report.html
+
+A dataset's overview: counts, returns, randomisation and energy by frequency.
 """
 
 import re
@@ -15,13 +17,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from gaitforge.collectors.experts.expert import drives_a_family, load_expert
-from gaitforge.collectors.robots.robot import load_robots
-from gaitforge.collectors.robots.stored_robots import SEVERAL
-from gaitforge.datasets import open_store
+from gaitforge.collectors.robots.robot import SEVERAL, load_robots
+from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS
+from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.analysis.statistics import block_spectra
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.names import check_apart, check_stages, file_name
-from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
+from gaitforge.flows.experiments.plan import (
+    Corrections,
+    DataSet,
+    Experiment,
+    check_apart,
+    check_stages,
+    file_name,
+)
 from gaitforge.flows.experiments.runs import (
     LEGGED,
     LearnerRun,
@@ -35,14 +47,69 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, write_record
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
-from gaitforge.flows.stages.overview import dataset_overview
 from gaitforge.flows.stages.stage import Stage, itself
 from gaitforge.flows.stages.train import TrainPlan
-from gaitforge.flows.tasks.evaluation import EvaluationPlan
+from gaitforge.flows.tasks.evaluation import EXPERT, EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.policy_source import EXPERT
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
 from gaitforge.learners.training.batches import training_columns, training_hash
+
+SPECTRUM_WINDOW = 64
+"""Steps of a spectrum's window: the paper's context length on legged data (its Figure 1 takes 256,
+longer than our episodes)."""
+
+_SPECTRA = (
+    ("projected_gravity", "projected gravity", "1"),
+    ("joint_vel", "joint velocity", "rad/s"),
+    ("sin_joint_pos", "sine of joint position", "1"),
+    ("base_ang_vel_body", "body angular velocity", "rad/s"),
+    ("last_action", "last action", "0.25 rad"),
+)
+
+
+def dataset_overview(store_path: Path) -> dict[str, object]:
+    """The record behind the report's dataset section, to be written as JSON."""
+    store = open_store(store_path)
+    selection = store.select()
+    episodes = selection.episodes()
+    return {
+        "info": store.info(),
+        "control_dt_s": store.schema.control_dt_s,
+        "groups": selection.describe(),
+        "levels": selection.describe(("level",)),
+        "noise": selection.describe(("action_noise",)),
+        "episode_lengths": _histogram(episodes, "length", 24),
+        "randomisation": [
+            _drawn(episodes, name, draw["unit"])
+            for name, draw in store.schema.attributes.get("randomisation", {}).items()
+            if not name.startswith(("joint_offset", "joint_strength"))
+        ],
+        "spectra": _spectra(selection),
+    }
+
+
+def _drawn(episodes: pa.Table, name: str, unit: str) -> dict[str, object]:
+    whole = name in DRAW_INDEX and DRAWS[DRAW_INDEX[name]].quantity.whole
+    return {"name": name, "unit": unit, **_histogram(episodes, name, 4 if whole else 20)}
+
+
+def _histogram(episodes: pa.Table, column: str, bins: int) -> dict[str, list[float]]:
+    values = episodes.column(column).to_numpy()
+    counts, edges = np.histogram(values, bins=bins)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}
+
+
+def _spectra(selection: Selection) -> list[dict[str, object]]:
+    """Energy shares of the observation's blocks, averaged over a block's channels."""
+    kept = ("frequency_hz", "energy_share", "channels")
+    spectra = {
+        spectrum["block"]: spectrum for spectrum in block_spectra(selection, "obs", SPECTRUM_WINDOW)
+    }
+    return [
+        {"signal": title, "unit": unit, **{key: spectra[name][key] for key in kept}}
+        for name, title, unit in _SPECTRA
+    ]
+
 
 STORE = "legged.zarr"
 _REFERENCES = "evaluate expert"

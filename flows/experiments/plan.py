@@ -1,20 +1,214 @@
-"""Plan of an experiment: learners × sets × seeds, a budget, and how policies are scored."""
+"""Plan of an experiment: learners × sets × seeds, a budget, and how policies are scored.
 
-from collections.abc import Mapping, Sequence
+Names that a plan gives: they become folders, files, stages and jobs.
+
+A paper's statements about learners as data, and whether the runs here tell the same.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from itertools import combinations
+from math import comb, isfinite
 from typing import Any
 
-from gaitforge.flows.experiments.names import check_name, check_once
-from gaitforge.flows.experiments.published import Published
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import to_tree
+import numpy as np
+
+from gaitforge.flows.records.records import digest, plan_from_tree, to_tree
+from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedPolicyPlan
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES
+
+ALLOWED = "letters, digits, '_', '-' and '.', a letter, digit or '_' first"
+_NAME = re.compile(r"\w[\w.-]*")
+_STAGE = re.compile(r"\w[\w.-]*( \w[\w.-]*)*")
+_MOST_BYTES = 180
+"""Most bytes of a stage's name: a file's has at most 255, and files add to it."""
+
+
+def check_name(kind: str, name: object, spaces: bool = False) -> None:
+    """Raise ValueError unless a name can be that of a folder, a stage and a job.
+
+    Args:
+        kind: what it names, for the error's text; spaces: whether it may be several words.
+    """
+    allowed = _STAGE if spaces else _NAME
+    if not isinstance(name, str) or not allowed.fullmatch(name):
+        raise ValueError(f"{kind}: {shown(name)} cannot be a name; {ALLOWED}")
+    if len(name.encode()) > _MOST_BYTES:
+        raise ValueError(f"{kind}: {shown(name[:20])}… is longer than {_MOST_BYTES} bytes")
+
+
+def shown(name: object) -> str:
+    """A name in a line of text: in quotes, and what is no visible character escaped."""
+    return f"'{name}'" if isinstance(name, str) and name.isprintable() else repr(name)
+
+
+def file_name(text: str) -> str:
+    """A text that a store holds as a name for folders: itself, or with a hash of what is lost."""
+    if _NAME.fullmatch(text) and len(text.encode()) <= _MOST_BYTES // 2:
+        return text
+    kept = re.sub(r"[^A-Za-z0-9]+", "-", text)[:40].strip("-")
+    return f"{kept or 'task'}-{digest(text)[:6]}"
+
+
+def number_text(value: float) -> str:
+    """A number for names: six digits where these are all of it, so that no two have one text."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def check_once(kind: str, values: Sequence[object]) -> None:
+    """Raise ValueError for a value that comes twice; 1 and 1.0 are the same."""
+    for k, value in enumerate(values):
+        if value in values[:k]:
+            raise ValueError(f"{kind}: {shown(value)} comes twice")
+
+
+def check_apart(names: Iterable[tuple[str, str]]) -> None:
+    """Raise ValueError if two things would have one name.
+
+    Args:
+        names: each name, and what has it in words.
+    """
+    known: dict[str, str] = {}
+    for name, holder in names:
+        if name in known:
+            raise ValueError(
+                f"{known[name]} and {holder} would both be named {shown(name)}; rename one of them"
+            )
+        known[name] = holder
+
+
+def check_stages(stages: Sequence[Stage]) -> None:
+    """Raise ValueError for stages whose names or files are no names, or those of another one."""
+    for stage in stages:
+        if not _STAGE.fullmatch(stage.name):
+            raise ValueError(f"stage {shown(stage.name)} cannot be a name; {ALLOWED}")
+        if len(stage.file_name.encode()) > _MOST_BYTES:
+            raise ValueError(
+                f"stage {shown(stage.name[:40])}… is longer than {_MOST_BYTES} bytes; give its "
+                "plan shorter names"
+            )
+    check_apart((stage.file_name, f"stage {shown(stage.name)}") for stage in stages)
+    outputs = ((str(path), f"a file of stage '{s.name}'") for s in stages for path in s.outputs)
+    check_apart(outputs)
+
+
+HOLDS = "holds here"
+FAILS = "does not hold here"
+OPEN = "cannot be told"
+CHANCE = 0.05
+_MOST_SPLITS = 200_000
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A paper's statement that one learner is ahead of another.
+
+    Attributes:
+        ahead, behind: learners of the experiment.
+        source: paper, and figure or table.
+        numbers: the paper's, as text; "" for a figure without any.
+        measure: what is compared, the higher the better, such as "success"; "" for the score of an
+            experiment on stores, or the return.
+    """
+
+    ahead: str
+    behind: str
+    source: str
+    numbers: str = ""
+    measure: str = ""
+
+
+def statements(
+    learner: str, others: Mapping[str, str], source: str, measure: str = ""
+) -> tuple[Published, ...]:
+    """Statements that a learner is ahead of others; their numbers as text."""
+    return tuple(Published(learner, name, source, text, measure) for name, text in others.items())
+
+
+def chance(ahead: Sequence[float], behind: Sequence[float]) -> float:
+    """The p-value of a one-sided permutation test of the difference of means; never 0.
+
+    It is the share of all ways to split the runs into groups of these sizes whose difference is at
+    least the one seen. Where there are more than 200,000, so many are drawn and the split seen is
+    counted with them: a drawn share alone can be 0, which no permutation test gives (Phipson and
+    Smyth 2010, "Permutation P-values Should Never Be Zero"). Three runs each that are all apart
+    give 0.05. A run without a finite number tells nothing: 1.
+    """
+    runs = np.array([*ahead, *behind], dtype=float)
+    size = len(ahead)
+    if not np.isfinite(runs).all():
+        return 1.0
+    runs /= max(np.abs(runs).max(), 1.0)  # sums stay finite
+    # The runs' total is the same in every split, so a higher sum is a higher difference of means.
+    least = runs[:size].sum() - 1e-9 * np.abs(runs).sum()
+    if comb(len(runs), size) <= _MOST_SPLITS:
+        splits = combinations(range(len(runs)), size)  # the one seen is among them
+        return float(np.mean([runs[list(split)].sum() >= least for split in splits]))
+    rng = np.random.default_rng(0)
+    drawn = (rng.permutation(runs)[:size].sum() for _ in range(_MOST_SPLITS))
+    hits = sum(float(total) >= least for total in drawn)
+    return (1 + hits) / (1 + _MOST_SPLITS)
+
+
+def verdict(ahead: Sequence[float], behind: Sequence[float]) -> str:
+    """Whether runs tell that the first learner is ahead, or behind, with a chance of 5 %."""
+    if chance(ahead, behind) <= CHANCE:
+        return HOLDS
+    return FAILS if chance(behind, ahead) <= CHANCE else OPEN
+
+
+def verdicts(
+    statements: Sequence[Published], runs: Sequence[Row], measure: str, less_is_better: bool = False
+) -> Iterator[dict[str, Any]]:
+    """A row for each statement whose learners have run, and each value of a number that varies.
+
+    A seed counts with its mean over all sets.
+
+    Args:
+        measure: what statements without a measure of their own compare.
+        less_is_better: whether the learner with the lower number is ahead.
+
+    Raises:
+        ValueError: runs have no such measure.
+    """
+    for value in dict.fromkeys(row.get("value") for row in runs):
+        for statement in statements:
+            pair = [
+                _by_seed([row for row in runs
+                          if (row["learner"], row.get("value")) == (name, value)],
+                         statement.measure or measure)
+                for name in (statement.ahead, statement.behind)
+            ]  # fmt: skip
+            if all(pair):
+                higher, lower = pair[::-1] if less_is_better else pair
+                yield {
+                    **{name: getattr(statement, name) for name in ("ahead", "behind")},
+                    **{name: getattr(statement, name) for name in ("source", "numbers", "measure")},
+                    "value": value,
+                    "means": [float(np.mean(values)) for values in pair],
+                    "chance": chance(higher, lower),
+                    "verdict": verdict(higher, lower),
+                }
+
+
+def _by_seed(runs: Sequence[Row], measure: str) -> list[float]:
+    """The mean of each seed's runs."""
+    seeds = dict.fromkeys(row["seed"] for row in runs)
+    measured = [{**row, **row.get("measures", {})} for row in runs]
+    for row in measured:
+        if not isinstance(row.get(measure), float | int):
+            numbers = [name for name, value in row.items() if isinstance(value, float)]
+            raise ValueError(f"runs have no measure '{measure}'; allowed: {', '.join(numbers)}")
+    return [float(np.mean([r[measure] for r in measured if r["seed"] == seed])) for seed in seeds]
+
 
 Settings = Mapping[str, Any]
 Learners = Mapping[str, Settings]
@@ -33,7 +227,7 @@ class Corrections:
     """Rounds of DAgger before the trainings: a policy drives, and the expert labels its states.
 
     Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online
-    Learning" (2011), with the deviation of `gaitforge.collectors.legged.driving`.
+    Learning" (2011), with the deviation of `gaitforge.collectors.legged.episodes`.
 
     Attributes:
         collect: the episodes of a round, by the expert that labels; each round adds 1 to the seed

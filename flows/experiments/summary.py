@@ -13,18 +13,9 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.experts.expert import load_expert
-from gaitforge.collectors.intervals import ratio, ratio_interval
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.datasets import StoreInfo, open_store
-from gaitforge.flows.experiments.intervals import (
-    interquartile_mean,
-    mean,
-    mean_and_std,
-    stratified_interval,
-)
-from gaitforge.flows.experiments.names import check_stages
-from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.published import verdicts
+from gaitforge.flows.experiments.plan import Experiment, check_stages, verdicts
 from gaitforge.flows.experiments.runs import (
     LEGGED,
     LearnerRun,
@@ -32,6 +23,14 @@ from gaitforge.flows.experiments.runs import (
     episode_returns,
     evaluations,
     own_measures,
+)
+from gaitforge.flows.intervals import (
+    interquartile_mean,
+    mean,
+    mean_and_std,
+    ratio,
+    ratio_interval,
+    stratified_interval,
 )
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import collection_rate, part_records
@@ -84,7 +83,7 @@ class Summary:
         expert: the expert's row on the cells of the runs; None for tasks without terrains.
         runs: a row each; results: means over the seeds of a learner on a set, with intervals.
         overall: means over all sets, of every learner.
-        verdicts: a row for each of the plan's published statements, see `published.verdicts`.
+        verdicts: a row for each of the plan's published statements, see `plan.verdicts`.
         cells: a row for each policy, terrain, skill and level of the legged task.
         largest_return: possible in a legged episode; wall_s: seconds in which some stage ran.
         command: repeats the experiment.

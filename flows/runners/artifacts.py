@@ -1,8 +1,16 @@
 """Artifacts of a run in Prefect's page: progress, tables, texts, links and tags.
 
 Keys of artifacts tell stores and runs of the same name in different folders apart.
+
+Addresses of pages that `gaitforge serve` shows: reports, cards, and episodes to play.
+
+A browser follows no `file://` link from a server's page, so `gaitforge serve` has a server of pages
+(`pipeline/serve/serving.py`). It shows what a flow has registered, and nothing else:
+
+    <PREFECT_HOME>/gaitforge-pages/<id>.json    {"page": FILE} or {"view": STORE or EVALUATION}
 """
 
+import os
 import re
 import threading
 import time
@@ -10,18 +18,60 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from prefect import artifacts
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_HOME
 
 from gaitforge.common.history import read_history
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.records import digest
-from gaitforge.flows.runners.shown_pages import file_address, view_address
+from gaitforge.flows.records.records import digest, write_record
+
+PAGES_URL = "GAITFORGE_PAGES_URL"
+"""Environment variable of served flows: the server's address."""
+
+PAGE = "page"
+VIEW = "view"
+
+
+def pages_folder() -> Path:
+    """Folder of the registered places."""
+    return PREFECT_HOME.value() / "gaitforge-pages"
+
+
+def file_address(path: Path) -> str:
+    """The address of a page, which is registered; what it links is shown with it.
+
+    A `file://` one without a server of pages, e.g. in a worker's process.
+    """
+    path = path.absolute()
+    number = _registered(PAGE, str(path))
+    return f"{number}/{quote(path.name)}" if number else path.as_uri()
+
+
+def view_address(source: Path | str) -> str | None:
+    """The address of a page that plays episodes, made when it is opened; None without a server.
+
+    Args:
+        source: a store or an evaluation's file, as `gaitforge view` takes it.
+    """
+    return _registered(VIEW, str(source.absolute() if isinstance(source, Path) else source))
+
+
+def _registered(kind: str, address: str) -> str | None:
+    server = os.environ.get(PAGES_URL)
+    if server is None:
+        return None
+    record = {kind: address}
+    number = digest(record)
+    write_record(pages_folder() / f"{number}.json", record)
+    return f"{server}/{kind}/{number}"
+
 
 PROGRESS_PERIOD_S = 5.0
 TABLE_PERIOD_S = 60.0
@@ -152,7 +202,7 @@ def show_markdown(name: str, text: str, description: str, place: Path | str | No
 
 
 def show_file(name: str, path: Path, description: str) -> None:
-    """A link to a file; see `shown_pages.file_address`."""
+    """A link to a file; see `file_address`."""
     artifacts.create_link_artifact(
         file_address(path),
         link_text=str(path),

@@ -2,29 +2,83 @@
 
 Dask repeats the parts of a worker that died. A part that two workers make is committed once. The
 arrays go from the worker to the store; a task returns a small record.
+
+Stages on the workers of a Dask cluster: those that wait for no other one run in parallel.
+
+Waiting for the futures of Dask and of Prefect alike.
 """
 
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gaitforge.common.errors import amount
 from gaitforge.common.interrupts import stop_when
 from gaitforge.common.trust import trust, trusted
-from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.progress import Advance, Reporter, Silent, StageReporter
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.flows.runners.gather import Again, gather
 from gaitforge.flows.stages.collect import collect_part, prepare
+from gaitforge.flows.stages.stage import Stage, at_work, is_done, ready_stages, run_stage
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+POLL_S = 1.0
+
 Record = TypeVar("Record")
+
+
+class Again(Exception):
+    """Raised by a `result` of `gather`: another future will have the part's result."""
+
+    def __init__(self, future: Any):
+        super().__init__()
+        self.future = future
+
+
+def gather(
+    futures: Mapping[Any, str],
+    result: Callable[[Any, str], Record],
+    follow: Callable[[list[Record]], None],
+    poll_s: float = POLL_S,
+) -> list[Record]:
+    """The results of all futures, in the order in which they are ready.
+
+    Args:
+        futures: future -> part; each has `add_done_callback`.
+        result: `result(future, part)`, of a future that is done; it may raise `Again`.
+        follow: called every `poll_s` seconds with the results that came since; it stops the wait by
+            raising.
+    """
+    # A queue: waiting for any of n futures costs n each time.
+    ended: SimpleQueue[Any] = SimpleQueue()
+    parts = dict(futures)
+    for future in futures:
+        future.add_done_callback(ended.put)
+    records: list[Record] = []
+    while len(records) < len(futures):
+        new: list[Record] = []
+        with suppress(Empty):
+            future = ended.get(timeout=poll_s)
+            while True:
+                part = parts.pop(future)
+                try:
+                    new.append(result(future, part))
+                except Again as again:
+                    parts[again.future] = part
+                    again.future.add_done_callback(ended.put)
+                future = ended.get_nowait()
+        records += new
+        follow(new)
+    return records
+
+
 _RESUMES = "The same command again makes the rest; --worker-deaths N allows more deaths"
 
 MASS = 10
@@ -202,3 +256,64 @@ def until_cancelled() -> Advance:
         return task is None or task.state == "cancelled"
 
     return stop_when(cancelled)
+
+
+def run_stages_on_dask(
+    out: Path, stages: Sequence[Stage], reporter: Reporter, settings: DaskSettings | None = None
+) -> Any:
+    """Do what is left of all stages; parts, trainings and evaluations run on the workers.
+
+    One cluster serves all: a worker takes seconds to load what the stages need.
+
+    Returns:
+        What the last stage returns, see `run_stage`.
+
+    Raises:
+        ValueError: as `run_dask`, and what a stage raises.
+    """
+    out = out.absolute()
+    result = None
+    left = [stage for stage in stages if not is_done(out, stage)]
+    if not left:
+        return None
+    most = None if any(stage.collection for stage in left) else len(left)
+    settings = settings or DaskSettings()
+    with at_work(out, left), dask_client(settings, most) as client:
+        while left:
+            ready = {stage.name: stage for stage in ready_stages(left)}
+            result = run_ready(client, out, ready, reporter, settings)
+            left = [stage for stage in left if stage.name not in ready]
+    return result
+
+
+def run_ready(
+    client: "Client",
+    out: Path,
+    ready: Mapping[str, Stage],
+    reporter: Reporter,
+    settings: DaskSettings | None = None,
+) -> Any:
+    """Run stages that wait for no other: collections part by part, the others whole.
+
+    Returns:
+        What the last stage returns, see `run_stage`.
+    """
+    result = None
+    for stage in ready.values():
+        if stage.collection is not None:
+            result = run_stage(
+                out, stage, reporter, partial(run_dask, settings=settings, client=client)
+            )
+    names = [name for name, stage in ready.items() if stage.collection is None]
+    if names:
+        title = names[0] if len(names) == 1 else f"{len(names)} stages"
+        with reporter.step(title, len(names), "stage") as advance:
+            work = partial(_make, out, ready)
+            deaths = (settings or DaskSettings()).worker_deaths
+            results = run_parts(client, work, names, lambda ended: advance(len(ended), ""), deaths)
+            result = results[-1]
+    return result
+
+
+def _make(out: Path, stages: Mapping[str, Stage], name: str) -> Any:
+    return run_stage(out, stages[name], StageReporter(Silent(), until_cancelled()))

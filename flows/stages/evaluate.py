@@ -13,9 +13,16 @@ import numpy as np
 from gaitforge.collectors.policy import Policy, TaskPolicy
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import evaluation_key, kept_evaluation, read_record
-from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, References, measured
-from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
-from gaitforge.learners.training.process import torch_threads
+from gaitforge.flows.tasks.evaluation import (
+    EXPERT,
+    RUN,
+    EvaluationPlan,
+    PolicyEvaluation,
+    PolicySource,
+    References,
+    measured,
+)
+from gaitforge.learners.training.train import torch_threads
 
 LATENCY_REPEATS = 1000
 EVALUATION = "evaluation.json"

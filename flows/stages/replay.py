@@ -2,24 +2,100 @@
 
 Legged episodes are repeated one by one from their seeds and stored actions. Of the other tasks
 whole parts are rolled out again, policy included, by the plan beside the store.
+
+Replay of legged episodes from their seeds, stored draws and stored actions.
+
+Paired differences between episodes that were simulated again and their originals.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from gaitforge.collectors.legged.replaying import (
+    by_robot,
+    replay_environment,
+    replayed,
+    simulator_of_selection,
+    stored_episodes,
+)
 from gaitforge.common.errors import amount
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, Store, open_store
-from gaitforge.datasets.edits.cutting import pieces_of
+from gaitforge.datasets.edits.split import pieces_of
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL
+from gaitforge.flows.intervals import mean_interval
 from gaitforge.flows.progress import Reporter, no_progress
 from gaitforge.flows.records.part_records import PlanRecord, plan_records
-from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged, whole_episodes
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData
 from gaitforge.flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
+
+ROBOTS = 64
+
+
+@dataclass(frozen=True)
+class ReplayFault:
+    """An episode that did not repeat, and the first field and step that differ."""
+
+    part: str
+    episode: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"part {self.part}: episode {self.episode}: {self.what}"
+
+
+def whole_episodes(selection: Selection, reporter: Reporter) -> Selection:
+    """The selection without pieces of episodes, which is said; ValueError if nothing is left."""
+    pieces = pieces_of(selection)
+    if not pieces.any():
+        return selection
+    count = amount(int(pieces.sum()), "piece")
+    why = "of episodes that were cut, which cannot be simulated again"
+    if pieces.all():
+        raise ValueError(f"{selection.store.address} holds only {count} {why}")
+    reporter.say(f"left out: {count} {why}")
+    return selection.with_rows(selection.rows[~pieces])
+
+
+def replay_legged(
+    selection: Selection,
+    count: int,
+    seed: int,
+    reporter: Reporter,
+    robot: str = "",
+    version: str = "",
+) -> list[ReplayFault]:
+    """See `gaitforge.flows.stages.replay.replay`."""
+    selection = whole_episodes(selection, reporter)
+    if not version:
+        simulator_of_selection(selection)  # raises for several, whatever the sample has
+    count = min(count, len(selection))
+    sample = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
+    selection = selection.with_rows(selection.rows[sample])
+    if version:
+        selection = selection.select(simulator_version=version)
+    faults = []
+    with reporter.step("replay", selection.steps, "step") as advance:
+        for robot_selection in by_robot(selection):
+            env = replay_environment(
+                robot_selection, min(ROBOTS, max(len(robot_selection), 1)), robot
+            )
+            with closing(env):
+                for first in range(0, len(robot_selection), env.num_robots):
+                    rows = robot_selection.rows[first : first + env.num_robots]
+                    episodes = stored_episodes(robot_selection.with_rows(rows))
+                    for episode, _, text in replayed(env, episodes, None, lambda n: advance(n, "")):
+                        if text:
+                            part = episode.row["part"]
+                            number = episode.row["episode"]
+                            faults.append(ReplayFault(part, number, text))
+    return sorted(faults, key=lambda fault: (fault.part, fault.episode))
 
 
 def replay(
@@ -164,3 +240,66 @@ def _difference(
             apart = np.flatnonzero((values != stored[name]).reshape(len(values), -1).any(axis=1))
             return f"{name} of step {apart[0]} differs from the stored one"
     return ""
+
+
+_NEEDED = ("original_return", "original_success", "diverged_at")
+
+
+def paired(selection: Selection, group_by: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """A row for each group of episodes, and one for all: means of new minus original.
+
+    Half widths of 95 % intervals: `ci95` and `success_ci95` of the mean difference within pairs;
+    `unpaired_ci95` of what as many episodes of each kind would tell without pairs.
+
+    Raises:
+        ValueError: no store of gaitforge counterfactual, or no episodes.
+    """
+    columns = selection.catalog.column_names
+    if missing := [name for name in _NEEDED if name not in columns]:
+        raise ValueError(
+            f"{selection.store.address} has no column {missing[0]}: pairs are in the stores that "
+            "gaitforge counterfactual makes"
+        )
+    if not len(selection):
+        raise ValueError("no episodes are selected")
+    names = list(selection.schema.group_by if group_by is None else group_by)
+    table = selection.episodes(*names, *_NEEDED, "return", "success")
+    keys = list(zip(*(table[name].to_pylist() for name in names), strict=True)) or [()] * len(table)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for row, key in enumerate(keys):
+        groups.setdefault(key, []).append(row)
+    rows = [
+        dict(zip(names, key, strict=True)) | _row(table.take(groups[key]))
+        for key in sorted(groups, key=str)
+    ]
+    if len(groups) > 1:
+        rows.append({**dict.fromkeys(names, "all"), **_row(table)})
+    return rows
+
+
+def _row(table: pa.Table) -> dict[str, Any]:
+    new, original = (table[name].to_numpy() for name in ("return", "original_return"))
+    success, before = (
+        table[name].to_numpy(zero_copy_only=False).astype(float)
+        for name in ("success", "original_success")
+    )
+    difference = new - original
+    diverged = table["diverged_at"].to_numpy()
+    return {
+        "episodes": len(table),
+        "return": float(new.mean()),
+        "original": float(original.mean()),
+        "difference": float(difference.mean()),
+        "ci95": _half_width(difference),
+        "unpaired_ci95": float(np.hypot(_half_width(new), _half_width(original))),
+        "success_difference": float((success - before).mean()),
+        "success_ci95": _half_width(success - before),
+        "diverged": float((diverged >= 0).mean()),
+        "diverged_at": float(np.median(diverged[diverged >= 0])) if (diverged >= 0).any() else None,
+    }
+
+
+def _half_width(values: np.ndarray) -> float:
+    """Half the width of the 95 % interval of a mean; NaN for one value."""
+    low, high = mean_interval(values.tolist()) or (np.nan, np.nan)
+    return float(high - low) / 2

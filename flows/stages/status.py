@@ -10,19 +10,20 @@ from typing import Any, Literal
 from gaitforge import datasets
 from gaitforge.common.extensions import extension_names
 from gaitforge.common.history import HISTORY, read_history
-from gaitforge.common.liveness import file_system_time
-from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.common.locks import file_system_time
+from gaitforge.datasets.schema import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.flows.records.activity import Heartbeat, read_active, read_failures
 from gaitforge.flows.records.part_records import (
+    Heartbeat,
     PlanRecord,
     collection_rate,
     part_records,
     plan_records,
+    read_active,
+    read_failures,
     records_folder,
 )
-from gaitforge.flows.records.plans import PLAN, read_fields
-from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.records.records import PLAN, read_fields, read_record, to_tree
 
 RECENT_PARTS = 10
 """Parts that the rate is taken over; twice the parts in work, if that is more."""

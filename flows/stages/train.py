@@ -4,18 +4,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gaitforge.common.ranges import Whole, check_ranges
+from gaitforge.common.limits import Whole, check_ranges
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals, leads
-from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.records.records import PLAN, provenance, training_lock, write_record
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.batches import training_fields
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.held_out import split_note
-from gaitforge.learners.training.records.history import HistoryRow
-from gaitforge.learners.training.train import TrainResult, train
+from gaitforge.learners.training.train import TrainResult, split_note, train
+from gaitforge.learners.training.trainer import HistoryRow
 
 _SHARE_SEED = 1_000_001
 """Seed of `SelectPlan.share`; differs from trainings' seeds, which split held-out episodes off."""

@@ -15,16 +15,15 @@ from gaitforge.collectors.experts.expert import (
     robots_of_expert,
 )
 from gaitforge.collectors.legged import data
-from gaitforge.collectors.legged.driving import Driver
 from gaitforge.collectors.legged.environment import LeggedEnvironment
-from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.episodes import Driver, EpisodeSpec
 from gaitforge.collectors.legged.rollout import run_episodes
 from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.common.ranges import Range
+from gaitforge.common.limits import Range
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest

@@ -7,29 +7,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.control.attention_kernel import transformer_step
 from gaitforge.learners.control.compiled_kernels import (
     bot_step,
     dense_step,
     fcnet_step,
     gelu_polynomial,
+    transformer_step,
 )
-from gaitforge.learners.models.bot.body_attention import AttentionMask
-from gaitforge.learners.models.bot.body_mlp import BodyMLP
-from gaitforge.learners.models.bot.body_policy import node_of_index
-from gaitforge.learners.models.bot.bot import BoT
-from gaitforge.learners.models.bot.compiled_attention import in_threads
-from gaitforge.learners.models.bounded import BoundedNetwork
-from gaitforge.learners.models.causal_attention import CausalNetwork, CausalTrunk
-from gaitforge.learners.models.decision_transformer import DecisionTransformer
-from gaitforge.learners.models.fcnet.fcnet import FCNet
-from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
-from gaitforge.learners.models.memory import SpectralMemory, StackedMemory
+from gaitforge.learners.models.base import BoundedNetwork
+from gaitforge.learners.models.body_attention import AttentionMask, in_threads
+from gaitforge.learners.models.bot import BodyMLP, BoT, node_of_index
+from gaitforge.learners.models.fcnet import FCNet
+from gaitforge.learners.models.memory import HistoryNetwork, SpectralMemory, StackedMemory
 from gaitforge.learners.models.mlp import HistoryMLP
-from gaitforge.learners.models.observation_history import HistoryNetwork
-from gaitforge.learners.models.rotary import rotary_frequencies
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import BODY_SIGN, CONDITION, LAST_ACTION, TokenLayout
+from gaitforge.learners.models.spectral import dft_angles
+from gaitforge.learners.models.transformer import (
+    CausalNetwork,
+    CausalTrunk,
+    DecisionTransformer,
+    rotary_frequencies,
+)
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.tokens import BODY_SIGN, CONDITION, LAST_ACTION, TokenLayout
 
 
 class CompiledStep:

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from gaitforge.learners.control.compiled_step import CompiledStep, compiled_step
-from gaitforge.learners.models.fcnet.fcnet import FCNet
+from gaitforge.learners.models.fcnet import FCNet
 from gaitforge.learners.models.registry import count_parameters
-from gaitforge.learners.policy.conditioning import RETURN_TO_GO, TARGET
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.tokens import RETURN_TO_GO, TARGET
 
 # More weights do not fit a core's L2 cache, and torch then reads them once for all robots.
 _CACHED_WEIGHTS = 1_000_000

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.config_checks import NoPrefix, check_counts
+from gaitforge.learners.models.base import NoPrefix, check_counts
 from gaitforge.learners.models.memory import (
     STACKED,
+    HistoryNetwork,
     SpectralMemory,
     StackedMemory,
     check_memory,
     make_memory,
 )
-from gaitforge.learners.models.observation_history import HistoryNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.tokens import TokenLayout
 
 
 @dataclass(frozen=True)

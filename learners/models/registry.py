@@ -27,15 +27,15 @@ from gaitforge.common.extensions import (
     extension_names,
     named_extension,
 )
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.tokens import TokenLayout
 
 # Kind -> "module:class" of its config, whose `build(layout, act_dim)` makes the network.
 KINDS: dict[str, str] = {
-    "fcnet": "gaitforge.learners.models.fcnet.fcnet:FCNetConfig",
-    "bot": "gaitforge.learners.models.bot.bot:BoTConfig",
-    "body-mlp": "gaitforge.learners.models.bot.body_mlp:BodyMLPConfig",
+    "fcnet": "gaitforge.learners.models.fcnet:FCNetConfig",
+    "bot": "gaitforge.learners.models.bot:BoTConfig",
+    "body-mlp": "gaitforge.learners.models.bot:BodyMLPConfig",
     "transformer": "gaitforge.learners.models.transformer:TransformerConfig",
-    "dt": "gaitforge.learners.models.decision_transformer:DecisionTransformerConfig",
+    "dt": "gaitforge.learners.models.transformer:DecisionTransformerConfig",
     "history-mlp": "gaitforge.learners.models.mlp:HistoryMLPConfig",
     "mlp": "gaitforge.learners.models.mlp:MLPConfig",
 }

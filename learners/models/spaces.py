@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from gaitforge.datasets.schema import consecutive_slices
-from gaitforge.learners.models.bot.bodies import BODIES
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.bodies import BODIES
+from gaitforge.learners.tokens import TokenLayout
 
 OBS_SLICES = consecutive_slices(
     {

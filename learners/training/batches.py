@@ -1,26 +1,282 @@
-"""The batches of a training run, and its position in them."""
+"""The batches of a training run, and its position in them.
+
+The labels of a conditioned policy in training: how good the episode of a step is.
+
+In all of them 1.0 stands for the expert. Legend: G an episode's return, R_t the rewards from step
+t to its end, H the steps of the longest selected episode, N(x) = (x - zero) / (expert - zero) with
+the returns that count as 0 and 1.
+
+- return_to_go: N(R_t), as in Decision Transformer (Chen et al. 2021) and the FCNet paper.
+- return: N(G), the same at all steps of an episode.
+- rate: N(R_t H / (H - t)), the mean reward of the steps that are left, times H.
+- share: (G - zero) / (E - zero), where E is the mean return in the episode's cell (terrain, skill
+  and level) of the policy that is the best in all cells together, least disturbed.
+- driver: the mean share of the least disturbed episodes of the policy whose actions are stored:
+  with its least noise, and driven by no other policy. It has no luck in it, and suits learners of
+  those actions, which are chosen as if undisturbed.
+- advantage: the rank, 0 to 1 in `ADVANTAGE_BINS` bins, of rate minus the rate that a linear
+  function of the observation expects.
+
+Everything that they are measured by (H, the cells' and the policies' means, the linear function and
+its ranks) is of the episodes that were learned from, whatever episodes are labelled: `LabelScale`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from gaitforge.datasets import Selection, equal_shares
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, executed_place
+from gaitforge.datasets.selection.episode_values import CLEAN, EXECUTED, executed_place
 from gaitforge.datasets.stream.pool import FINAL_OBS
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import BODY, CONDITION, needs_last_action
+from gaitforge.learners.policy_network import ExpectedRate, Key, LabelScale, PolicyNetwork, key_of
+from gaitforge.learners.tokens import BODY, CONDITION, RETURN_TO_GO, needs_last_action
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
-from gaitforge.learners.training.labels import LABEL_COLUMNS, Labels, shown_windows
 from gaitforge.learners.training.objectives import OBJECTIVES, objective_fields
 
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream
+
+CELL = ("terrain", "skill", "level", "robot")
+DRIVER = ("expert", "expert_hash", "quality")
+DISTURBANCE = ("action_noise", "policy_share")
+"""Columns that name an episode's cell, the policy whose actions are stored, and what disturbed it
+(noise, another policy that drove), where a store has them."""
+LABEL_COLUMNS = (*CELL, *DRIVER, *DISTURBANCE)
+"""All columns that labels are made of, beside the return."""
+ADVANTAGE_BINS = 10
+_PER_STEP = (RETURN_TO_GO, "rate", "advantage")
+_SAMPLED_STEPS = 100_000
+_SALT = {"labels": 1, "action": 2, "history": 3}
+
+
+class Labels:
+    """The labels of a selection's batches.
+
+    Args:
+        policy: its condition says which labels, its returns those that count as 0 and 1.
+        selection: the episodes, whose rows the batches name.
+        prefix_len: of the stream of the batches.
+        learned: the training's episodes, by which labels are measured; by default what the policy
+            keeps of them, and for one that keeps nothing the selection.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyNetwork,
+        selection: Selection,
+        prefix_len: int,
+        learned: Selection | None = None,
+    ) -> None:
+        self._condition = policy.condition
+        self._share = policy.share
+        self._prefix_len = prefix_len
+        kept = policy.label_scale if learned is None else None
+        self.scale = kept or label_scale(policy, learned or selection)
+        self._episodes = _episode_labels(policy, selection.episodes(), self.scale)
+
+    def of_batch(self, batch: Mapping[str, Tensor], shown: Tensor | None = None) -> Tensor:
+        """The condition (B, T, C) of a batch of windows.
+
+        Args:
+            shown: (B,) bool, windows whose labels are not hidden; None for all.
+        """
+        labels = self._condition.labels
+        condition = np.empty((*batch["obs"].shape[:2], self._condition.width), np.float32)
+        for index, name in enumerate(labels):
+            condition[..., index] = self._column(name, batch)
+        if self._condition.hides:
+            condition[..., -1] = 1.0
+            if shown is not None:
+                condition[~shown.numpy()] = 0.0
+        return torch.from_numpy(condition * np.float32(self._condition.scale))
+
+    def _column(self, name: str, batch: Mapping[str, Tensor]) -> np.ndarray:
+        """(B, T) of a label, or (B, 1) of one that is the same at all steps."""
+        if name in self._episodes:
+            return self._episodes[name][batch["episode"].numpy()][:, None]
+        if name == RETURN_TO_GO:
+            return self._share(batch[RETURN_TO_GO].numpy())
+        rate = self._share(_rewards_at_rate(batch, self.scale.horizon, self._prefix_len))
+        if name == "rate":
+            return rate
+        assert self.scale.rate is not None, "advantage is a label"
+        return self.scale.rate.rank(batch["obs"].numpy(), rate)
+
+
+def label_scale(policy: PolicyNetwork, learned: Selection) -> LabelScale:
+    """What the labels of a policy that learns from these episodes are measured by."""
+    horizon = int(learned.lengths.max())
+    names = policy.condition.labels
+    cells = {}
+    drivers = {}
+    rate = None
+    if {"share", "driver"} & set(names):
+        table = learned.episodes()
+        total = table.column("return").to_numpy()
+        cells, drivers = cells_and_drivers(
+            table, total, policy.return_at(0.0), policy.return_at(1.0)
+        )
+    if "advantage" in names:
+        rate = _expected_rate(policy, learned, horizon)
+    return LabelScale(horizon, cells, drivers, rate)
+
+
+def _rewards_at_rate(batch: Mapping[str, Tensor], horizon: int, prefix_len: int) -> np.ndarray:
+    """(B, T) mean reward of the steps that are left, times the horizon; of a stream's batch."""
+    remaining = batch[RETURN_TO_GO].numpy()
+    offset = batch["offset"].numpy()
+    first = offset - np.minimum(offset, prefix_len)
+    steps = horizon - (first[:, None] + np.arange(remaining.shape[1]))
+    return remaining * (horizon / np.maximum(steps, 1))
+
+
+def _expected_rate(policy: PolicyNetwork, selection: Selection, horizon: int) -> ExpectedRate:
+    """Ridge regression of the rate on the observation, and the quantiles of what exceeds it."""
+    obs = []
+    rates = []
+    stream = selection.windows(window_len=1, batch_size=4096, fields=("obs",), return_to_go=True)
+    for batch in stream:
+        obs.append(batch["obs"][:, 0].numpy().astype(np.float64))
+        rates.append(policy.share(_rewards_at_rate(batch, horizon, 0))[:, 0])
+        if sum(map(len, obs)) >= _SAMPLED_STEPS:
+            break
+    stream.close()
+    x = np.concatenate(obs)
+    y = np.concatenate(rates)
+    mean = x.mean(axis=0)
+    std = np.maximum(x.std(axis=0), 1e-6)
+    features = ExpectedRate.features(x, mean, std)
+    squares = features.T @ features + 1e-3 * len(x) * np.eye(features.shape[1])
+    weights = np.linalg.solve(squares, features.T @ y)
+    levels = np.arange(1, ADVANTAGE_BINS) / ADVANTAGE_BINS
+    return ExpectedRate(mean, std, weights, np.quantile(y - features @ weights, levels))
+
+
+def _episode_labels(
+    policy: PolicyNetwork, table: pa.Table, scale: LabelScale
+) -> dict[str, np.ndarray]:
+    """(E,) labels that are the same at all steps of an episode, from the episodes' catalog."""
+    names = [name for name in policy.condition.labels if name not in _PER_STEP]
+    if not names:
+        return {}
+    total = table.column("return").to_numpy()
+    labels = {"return": policy.share(total)}
+    if {"share", "driver"} & set(names):
+        zero = policy.return_at(0.0)
+        expert = policy.return_at(1.0)
+        labels["driver"], labels["share"] = driver_and_share(table, total, zero, expert, scale)
+    return {name: labels[name] for name in names}
+
+
+def driver_and_share(
+    table: pa.Table, total: np.ndarray, zero: float, expert: float, scale: LabelScale | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The labels "driver" and "share" (E,) of episodes with a catalog and returns `total` (E,).
+
+    A policy that `scale` lacks, which was not learned from, has its own mean share here.
+    """
+    cells, drivers = cells_and_drivers(table, total, zero, expert)
+    if scale is not None:
+        cells = scale.cells
+        drivers = {**drivers, **scale.drivers}
+    share = _shares(table, total, zero, expert, cells)
+    codes, keys = _keys(table, DRIVER)
+    means = np.array([drivers[key] for key in keys])
+    return means[codes].astype(np.float32), share.astype(np.float32)
+
+
+def cells_and_drivers(
+    table: pa.Table, total: np.ndarray, zero: float, expert: float
+) -> tuple[dict[Key, float], dict[Key, float]]:
+    """`LabelScale.cells` and `.drivers` of episodes with a catalog and returns `total` (E,)."""
+    (cell, cell_keys), (driver, driver_keys) = _keys(table, CELL), _keys(table, DRIVER)
+    disturbance = np.zeros(len(total))
+    for name in DISTURBANCE:
+        if name in table.column_names:
+            disturbance += table.column(name).fill_null(0.0).to_numpy()
+    least = np.full(len(driver_keys), np.inf)
+    np.minimum.at(least, driver, disturbance)
+    clean = disturbance == least[driver]
+    best = clean & (driver == _means(driver[clean], total[clean], len(least)).argmax())
+    references = _means(cell[best], total[best], len(cell_keys))
+    # A cell in which the best policy did not act, or is no better than 0, has no share of its own.
+    pairs = zip(cell_keys, references.tolist(), strict=True)
+    cells = {key: value for key, value in pairs if value > zero}
+    share = _shares(table, total, zero, expert, cells)
+    means = _means(driver[clean], share[clean], len(least))
+    return cells, dict(zip(driver_keys, means.tolist(), strict=True))
+
+
+def _shares(
+    table: pa.Table, total: np.ndarray, zero: float, expert: float, cells: Mapping[Key, float]
+) -> np.ndarray:
+    """(E,) the label "share" in float64."""
+    codes, keys = _keys(table, CELL)
+    references = np.array([cells.get(key, expert) for key in keys])
+    return (total - zero) / (references[codes] - zero)
+
+
+def _means(group: np.ndarray, values: np.ndarray, groups: int) -> np.ndarray:
+    """(groups,) means of the values of each group; -inf for an empty one."""
+    counts = np.bincount(group, minlength=groups)
+    sums = np.bincount(group, values, groups)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
+
+
+def _keys(table: pa.Table, columns: tuple[str, ...]) -> tuple[np.ndarray, list[Key]]:
+    """(E,) the number of each episode's values in some columns, and each number's key.
+
+    A column that the table lacks counts as one without values.
+    """
+    codes = np.zeros(len(table), np.int64)
+    for name in columns:
+        if name in table.column_names:
+            values = table.column(name).combine_chunks().dictionary_encode("encode")
+            indices = values.indices.to_numpy()
+            codes = np.unique(codes * (indices.max() + 1) + indices, return_inverse=True)[1]
+    _, first = np.unique(codes, return_index=True)
+    examples = table.take(pa.array(first))
+    held = [name for name in columns if name in table.column_names]
+    values = zip(*(examples.column(name).to_pylist() for name in held), strict=True)
+    rows = [dict(zip(held, row, strict=True)) for row in values] if held else [{}] * len(first)
+    return codes, [key_of([row.get(name) for name in columns]) for row in rows]
+
+
+def shown_windows(
+    kind: str, hidden: float, batch: Mapping[str, Tensor], seed: int, epoch: int
+) -> Tensor:
+    """(B,) windows in which something is shown, a function of seed, epoch and window alone.
+
+    Args:
+        kind: what may be hidden, a key of `_SALT`; hidden: the share of windows in which it is.
+    """
+    words = (seed, epoch, _SALT[kind])
+    mixed = np.uint64(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
+    for numbers in (batch["episode"], batch["offset"]):
+        mixed = _mix(mixed ^ _mix(numbers.numpy().astype(np.uint64)))
+    uniform = (mixed >> np.uint64(11)) * 2.0**-53
+    return torch.from_numpy(uniform >= hidden)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64, one step from state x.
+
+    Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators".
+    """
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
 
 Batch = dict[str, Tensor]
 

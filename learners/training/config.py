@@ -1,12 +1,15 @@
-"""Settings of a training run."""
+"""Settings of a training run.
+
+Names of a run folder's checkpoints; imports no torch.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from gaitforge.common.ranges import Fraction, Range, Whole, check_ranges
+from gaitforge.common.limits import Fraction, Range, Whole, check_ranges
 from gaitforge.learners.models.registry import model_preset, preset
-from gaitforge.learners.policy.conditioning import RETURN_TO_GO, Condition
+from gaitforge.learners.tokens import RETURN_TO_GO, Condition
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 
 # Settings that may change when a run is resumed; they change results by rounding at most, but for
@@ -187,3 +190,4 @@ class TrainConfig:
         recorded = {**TrainConfig().to_json(), **recorded}
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))
+

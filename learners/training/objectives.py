@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from gaitforge.datasets.schema import Schema
-    from gaitforge.learners.policy.policy_network import PolicyNetwork
+    from gaitforge.learners.policy_network import PolicyNetwork
 
 EXPERT_FIELDS = ("action_mean", "action_std")
 """Fields of the expert's distribution, per step and in the units of `action`."""

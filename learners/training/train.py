@@ -3,28 +3,188 @@
 A run folder holds `config.json`, `history.jsonl`, `metrics.csv`, `tensorboard/`, and the last and
 the best checkpoint. A stopped run resumes from its last checkpoint with the same results as an
 uninterrupted one.
+
+The held-out episodes of a run, and a policy's error on them.
+
+Measure the speed of a training.
+
+Process settings of a training: torch's threads, and memory that it keeps.
 """
 
-from collections.abc import Callable
+import ctypes
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from gaitforge.common.errors import amount
+from gaitforge.common.own_code import git_revision
 from gaitforge.datasets import Selection
 from gaitforge.learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
 from gaitforge.learners.models.registry import count_parameters
-from gaitforge.learners.policy.tokens import TokenLayout
-from gaitforge.learners.revision import git_revision
-from gaitforge.learners.training.batches import training_hash
-from gaitforge.learners.training.building import build_policy
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.tokens import TokenLayout
+from gaitforge.learners.training.batches import (
+    Labels,
+    TrainingBatches,
+    learned_actions,
+    training_fields,
+    training_hash,
+    with_bodies,
+    with_labels,
+)
+from gaitforge.learners.training.building import NonFiniteError, build_policy, build_values
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
-from gaitforge.learners.training.held_out import split_episodes
-from gaitforge.learners.training.nonfinite import NonFiniteError
-from gaitforge.learners.training.objectives import draws_noise
-from gaitforge.learners.training.process import keep_freed_memory, torch_threads
-from gaitforge.learners.training.trainer import Progress, RunProgress, Trainer
+from gaitforge.learners.training.objectives import draws_noise, masked_sum, squared_error
+from gaitforge.learners.training.trainer import Episodes, Progress, RunProgress, Trainer
+from gaitforge.learners.training.update import Updater
+
+BATCH_STEPS = 8192
+_GROWTH = 1.1
+"""Factor by which the held-out share grows until it has an episode."""
+
+
+def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
+    """Split by `held_out_fraction` and `split_seed`.
+
+    Of few episodes the share may be none. Then it grows until one is held out; where that leaves
+    nothing to train on, none is, and the run has no validation.
+
+    Raises:
+        ValueError: no episode to train on.
+    """
+    fraction = config.held_out_fraction
+    if len(selection) == 0:
+        raise ValueError("no episode to train on, of 0 selected")
+    if fraction == 0.0:
+        return Episodes(selection, None)
+    seed = config.seed if config.split_seed is None else config.split_seed
+    training, held_out = selection.split(fraction, seed)
+    if len(training) == 0:
+        raise ValueError(f"no episode to train on, of {len(selection)} selected")
+    while len(held_out) == 0:
+        fraction = min(1.0, _GROWTH * fraction)
+        training, held_out = selection.split(fraction, seed)
+    return Episodes(training, held_out) if len(training) else Episodes(selection, None)
+
+
+def split_note(config: TrainConfig, selection: Selection) -> str:
+    """A line on a split whose share of few episodes was none; empty for any other."""
+    seed = config.seed if config.split_seed is None else config.split_seed
+    if config.held_out_fraction == 0.0 or len(selection.split(config.held_out_fraction, seed)[1]):
+        return ""
+    held_out = split_episodes(config, selection).held_out
+    count = amount(len(selection), "episode")
+    done = "no validation" if held_out is None else f"{len(held_out)} for the validation"
+    return f"held_out_fraction {config.held_out_fraction:g} of {count} is none: {done}"
+
+
+@dataclass(frozen=True)
+class HeldOutError:
+    """Mean squared error over all steps of the episodes, in the units of the action normaliser."""
+
+    mse: float
+    steps: int
+    episodes: int
+
+
+def held_out_error(
+    policy: PolicyNetwork,
+    held_out: Selection,
+    progress: Callable[[int], None] | None = None,
+    config: TrainConfig | None = None,
+    learned: Selection | None = None,
+) -> HeldOutError:
+    """The error of a policy's actions (a Gaussian policy's means) on whole episodes.
+
+    Units are those of the policy's normaliser, which policies trained on the same episodes share.
+    Labels are measured as in the training.
+
+    Args:
+        progress: gets the control steps since its previous call.
+        config: of the training, which says what was learned: executed actions, or the expert's
+            means; by default the stored actions.
+        learned: the training's episodes, for a checkpoint of a version that did not keep the
+            scale of its labels; by default the held-out ones.
+
+    Raises:
+        NonFiniteError: a non-finite error.
+        ValueError: the policy needs returns, and an episode was cut off.
+    """
+    longest = int(held_out.lengths.max())
+    target_name, actions = _learned_target(config, held_out)
+    stream = held_out.windows(
+        window_len=longest,
+        batch_size=max(1, BATCH_STEPS // longest),
+        fields=("obs", target_name),
+        actions=actions,
+        return_to_go=policy.conditioned,
+        last_action=policy.layout.keeps_last_action,
+    )
+    labels = None
+    if policy.conditioned:
+        older = learned is not None and policy.label_scale is None
+        labels = Labels(policy, held_out, 0, learned) if older else Labels(policy, held_out, 0)
+    total = 0.0
+    steps = 0
+    try:
+        with torch.inference_mode():
+            for batch in with_labels(with_bodies(stream, held_out), labels):
+                predicted = policy.predict_batch(batch)
+                target = policy.batch_actions(batch, target_name)
+                total += float(masked_sum(squared_error(predicted, target), batch["mask"]))
+                done = int(batch["mask"].sum())
+                steps += done
+                if progress is not None:
+                    progress(done)
+    finally:
+        stream.close()
+    if not math.isfinite(total):
+        raise NonFiniteError("the error on the held-out episodes is not finite")
+    return HeldOutError(total / steps, steps, len(held_out))
+
+
+def _learned_target(config: TrainConfig | None, selection: Selection) -> tuple[str, str]:
+    """The field whose values a training learned, and which actions the field `action` holds."""
+    if config is None:
+        return "action", ""
+    is_mean = "action_mean" in training_fields(config, selection.schema)
+    return "action_mean" if is_mean else "action", learned_actions(config, selection.schema)
+
+
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3  # M_... of glibc's malloc.h
+_MOST_KEPT = 1 << 30
+_LARGEST = 32 << 20  # the most that glibc takes for M_MMAP_THRESHOLD on 64 bits
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """PyTorch on so many threads within the block; None leaves their number as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep up to 1 GiB of freed memory, where its C library is glibc.
+
+    By default freed large arrays go back to the system, and each page of the next one is faulted in
+    and cleared: a quarter of the time of CQL, whose batches are 30 times as large.
+    """
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
+        libc.mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
+
 
 Say = Callable[[str], object]
 
@@ -180,3 +340,42 @@ def _settled(
             f"{run_dir} holds a run with another {', '.join(changed)}; choose an empty folder"
         )
     return config, stored
+
+
+WARM_UP_S = 2.0
+MEASURED_S = 4.0
+"""A few hundred steps of a small network; the first ones also allocate and fill caches."""
+
+
+def updates_per_s(config: TrainConfig, selection: Selection) -> float:
+    """Measure a training's optimiser steps per second, without validation and checkpoints.
+
+    On one thread these are seconds of CPU time, which do not depend on other programs or on the
+    time to first read a large store. Raises ValueError as `train`.
+    """
+    with torch_threads(config.threads), torch.random.fork_rng():
+        return _measure(config.settled(None), selection)
+
+
+def _measure(config: TrainConfig, selection: Selection) -> float:
+    ranks = Ranks(device=torch.device(config.device))
+    episodes = split_episodes(config, selection)
+    policy, _ = build_policy(config, episodes.train)
+    updater = Updater(policy, config, ranks, build_values(config, policy, episodes.train))
+    batches = TrainingBatches(config, episodes.train, ranks, policy)
+    clock = time.thread_time if config.threads == 1 else time.perf_counter
+    try:
+        started = clock()
+        timed = None
+        warm = 0
+        for number, (_, batch) in enumerate(batches):
+            now = clock()
+            if timed is None and now - started >= WARM_UP_S:
+                timed = now
+                warm = number
+            if timed is not None and now - timed >= MEASURED_S:
+                return (number - warm) / (now - timed)
+            updater.step(batch, number, config.peak_lr * config.warmup_fraction)
+    finally:
+        batches.stream.close()
+    raise AssertionError("batches are endless")

@@ -1,34 +1,145 @@
-"""The training loop: step, validate, record, save, stop on a signal."""
+"""The training loop: step, validate, record, save, stop on a signal.
 
+The history of a training run, as JSON lines, as a CSV table and for TensorBoard.
+
+The files of a run's folder: settings, history and checkpoints.
+"""
+
+import csv
+import io
+import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, asdict, dataclass, fields
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from gaitforge.common.errors import disk_failures
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.history import HistoryFile
 from gaitforge.common.interrupts import Notices, Stopped, stop_signals
 from gaitforge.datasets import Selection
-from gaitforge.learners.checkpoint import Checkpoint
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.checkpoint import BEST, Checkpoint, save_checkpoint
+from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import (
+    Labels,
     TrainingBatches,
     on_device,
     open_stream,
     with_bodies,
     with_labels,
 )
-from gaitforge.learners.training.building import build_values
+from gaitforge.learners.training.building import NonFiniteError, blame, build_values, data_fault
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
-from gaitforge.learners.training.labels import Labels
-from gaitforge.learners.training.nonfinite import NonFiniteError, blame, data_fault
-from gaitforge.learners.training.optimisation import learning_rate
-from gaitforge.learners.training.records.history import HistoryRow
-from gaitforge.learners.training.records.recording import TrainingFiles
-from gaitforge.learners.training.update import Updater
+from gaitforge.learners.training.update import Updater, learning_rate
+
+TABLE = "metrics.csv"
+EVENTS = "tensorboard"
+_TAGS = {
+    "loss": "loss/train",
+    "validation_loss": "loss/validation",
+    "lr": "optimiser/learning_rate",
+    "steps_per_s": "speed/control_steps_per_s",
+}
+
+
+@dataclass(frozen=True)
+class HistoryRow:
+    """State of the run after `step` optimiser steps.
+
+    loss is the mean since the previous row, validation_loss is None where it was not computed,
+    steps_per_s counts control steps, and elapsed_s the training seconds over all resumes.
+    """
+
+    step: int
+    loss: float
+    validation_loss: float | None
+    lr: float
+    steps_per_s: float
+    elapsed_s: float
+
+
+COLUMNS = tuple(field.name for field in fields(HistoryRow))
+
+
+class History:
+    """Appends rows to `history.jsonl`, `metrics.csv` and `tensorboard/`.
+
+    Rows after `last_step` are dropped, so that a resumed run leaves the same files as an
+    uninterrupted one. TensorBoard gets a file for each start and hides later steps of earlier ones.
+    """
+
+    def __init__(self, run_dir: Path, last_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+        self._lines = HistoryFile(run_dir, "step", last_step)
+        table = ",".join(COLUMNS) + "\n" + "".join(map(_as_csv, self._lines.kept))
+        write_bytes_durably(run_dir / TABLE, table.encode())
+        self._table = (run_dir / TABLE).open("a", encoding="utf-8")
+        purge = last_step + 1 if last_step else None
+        self._events = SummaryWriter(str(run_dir / EVENTS), purge_step=purge)
+
+    def append(self, row: HistoryRow) -> None:
+        """Add one row and flush."""
+        values = asdict(row)
+        self._lines.append(values)
+        self._table.write(_as_csv(values))
+        self._table.flush()
+        for name, tag in _TAGS.items():
+            if values[name] is not None:
+                self._events.add_scalar(tag, values[name], row.step)
+
+    def sync(self) -> None:
+        """Write the rows so far to the disk."""
+        self._lines.sync()
+        os.fsync(self._table.fileno())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._events.close()
+        self._lines.close()
+        self._table.close()
+
+
+def _as_csv(row: Mapping[str, object]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(row.get(name) for name in COLUMNS)
+    return line.getvalue()
+
+
+CONFIG = "config.json"
+
+
+class TrainingFiles:
+    """Writes a run's folder, on rank 0; ValueError if it cannot be written."""
+
+    def __init__(self, run_dir: Path, card: Mapping[str, object], last_step: int) -> None:
+        self._run_dir = run_dir
+        config = json.dumps(card, indent=2) + "\n"
+        problem = f"cannot write a run to {run_dir}"
+        advice = "; give a folder that can be written"
+        with disk_failures(problem, advice):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_bytes_durably(run_dir / CONFIG, config.encode())
+            self.history = History(run_dir, last_step)
+
+    def save(self, updater: Updater, card: Mapping[str, object]) -> None:
+        """Replace the checkpoint to resume from."""
+        self.history.sync()
+        state = updater.policy, updater.optimiser, card, updater.averages(), updater.values
+        save_checkpoint(self._run_dir, *state)
+
+    def save_policy(
+        self, policy: PolicyNetwork, card: Mapping[str, object], name: str = BEST
+    ) -> None:
+        """Write or replace the checkpoint `name` with a policy alone, by default the best one."""
+        save_checkpoint(self._run_dir, policy, None, card, name=name)
+
 
 PROGRESS_PERIOD_S = 0.5
 

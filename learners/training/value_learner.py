@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.common.networks import Ensemble, follow
-from gaitforge.learners.models.bounded import BoundedNetwork
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import BODY
+from gaitforge.learners.models.base import BoundedNetwork
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.tokens import BODY
 
 Batch = Mapping[str, Tensor]
 

@@ -11,13 +11,13 @@ from gaitforge.common.errors import amount
 from gaitforge.common.trust import naming
 from gaitforge.flows.records.part_records import (
     PartCollected,
+    allow_mixed_versions,
     collection_rate,
     plan_records,
     records_of_commits,
     store_address,
 )
 from gaitforge.flows.records.records import read_plan
-from gaitforge.flows.records.versions import allow_mixed_versions
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -40,10 +40,9 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
     setting,
 )
-from gaitforge.pipeline.cli.parsing.reading import of_simulator
-from gaitforge.pipeline.cli.parsing.values import experts, names, numbers
+from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, of_simulator
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
-from gaitforge.pipeline.tables import Rows, fields_of
+from gaitforge.pipeline.terminal import Rows, fields_of
 
 
 @work(
@@ -154,7 +153,7 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
         return plan
     if arguments.expert:
         raise ValueError("with --policy the expert is the --labeller, not --expert")
-    from gaitforge.flows.tasks.legged_policy import driven_by  # imports torch
+    from gaitforge.flows.tasks.legged_evaluation import driven_by  # imports torch
 
     turns = option_values(arguments, "share", "stretch") if arguments.labeller else {}
     return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from gaitforge import datasets
 from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.formats import importer_class
-from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
-from gaitforge.flows.records.part_records import copy_records
-from gaitforge.flows.records.versions import mixed_versions
+from gaitforge.datasets.schema import ROOT_FILE, check_outside_stores
+from gaitforge.flows.records.part_records import copy_records, mixed_versions
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
     CELLS,
@@ -30,11 +29,9 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import actions, command
-from gaitforge.pipeline.cli.parsing.reading import uses
-from gaitforge.pipeline.cli.parsing.values import names, store_address, whole
+from gaitforge.pipeline.cli.parsing.values import names, store_address, uses, whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
+from gaitforge.pipeline.terminal import TerminalReporter, fields_of, show, show_one, show_result
 
 if TYPE_CHECKING:
     from gaitforge.datasets.doctor.data import Data
@@ -183,7 +180,7 @@ def _apply(arguments: argparse.Namespace) -> None:
 def _cut(arguments: argparse.Namespace) -> None:
     """Write a new store whose episodes are cut where the doctor sees several saved as one."""
     from gaitforge.datasets.doctor.examine import seams
-    from gaitforge.datasets.edits.cutting import cut_episodes
+    from gaitforge.datasets.edits.split import cut_episodes
 
     store = datasets.open_store(arguments.store)
     reporter = TerminalReporter()
@@ -356,7 +353,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
         if len(short) < len(commands):
             lines.append("(the command for so many episodes is in --json and --out)")
     if page is not None:
-        from gaitforge.pipeline.report.doctor import write_doctor_page
+        from gaitforge.pipeline.report.pages import write_doctor_page
 
         write_doctor_page(page, lines[0], rows, record["findings"])
         lines += ["", str(page)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.tasks.expert_trainers import TRAINERS, ExpertTrainer
+from gaitforge.flows.tasks.registry import TRAINERS, ExpertTrainer
 from gaitforge.pipeline.cli.parsing.options import (
     EXPERT,
     JSON,
@@ -31,8 +31,7 @@ from gaitforge.pipeline.cli.parsing.options import (
 from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show
+from gaitforge.pipeline.terminal import TerminalReporter, show
 
 
 @command("gaitforge expert list", JSON)
@@ -99,7 +98,7 @@ def _train(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.collectors.physics.checks.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
     from gaitforge.collectors.training_folder import POLICY
-    from gaitforge.flows.stages.legged.expert_training import run_expert_training
+    from gaitforge.flows.stages.expert_training import run_expert_training
 
     config = planned(
         ExpertTrainingConfig(),
@@ -137,7 +136,7 @@ def _train(arguments: argparse.Namespace) -> CommandWork:
 def _average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
     from gaitforge.common.machine import default_threads
-    from gaitforge.flows.stages.legged.expert_training import average_into
+    from gaitforge.flows.stages.expert_training import average_into
 
     weights = arguments.shares or [1.0] * len(arguments.experts)
     threads = arguments.threads or default_threads()

@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.common.interrupts import STOPPED, stop_signals
-from gaitforge.flows.records.plans import check_value
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.records.records import check_value, to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.pipeline.cli.parsing.options import JSON, TRUST, option
 from gaitforge.pipeline.cli.parsing.parser import actions, command
-from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.runners import run_here
-from gaitforge.pipeline.cli.parsing.values import whole
-from gaitforge.pipeline.progress import own_reporter
-from gaitforge.pipeline.tables import fields_of, show, show_one
+from gaitforge.pipeline.cli.parsing.values import uses, whole
+from gaitforge.pipeline.terminal import fields_of, own_reporter, show, show_one
 
 _SETTLE_S = 15.0
 """How long to wait for a cancelled job to end before showing it."""

@@ -24,7 +24,7 @@ from gaitforge.pipeline.cli.parsing.entries import (
 )
 from gaitforge.pipeline.cli.parsing.options import option
 from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser, add_command, command
-from gaitforge.pipeline.cli.parsing.trusting import named_code
+from gaitforge.pipeline.cli.parsing.runners import named_code
 from gaitforge.pipeline.process_setup import finish_output, prepare_process
 
 COMMANDS = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.common.errors import amount
-from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
+from gaitforge.datasets.schema import ROOT_FILE, check_outside_stores
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
     CELLS,
@@ -21,14 +21,12 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.reading import uses
-from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
+from gaitforge.pipeline.cli.parsing.values import names, positive, store_address, uses
 from gaitforge.pipeline.cli.store import chosen_episodes
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show_one
+from gaitforge.pipeline.terminal import TerminalReporter, show_one
 
 if TYPE_CHECKING:
-    from gaitforge.pipeline.view.show import Show
+    from gaitforge.pipeline.view.episodes import Show
 
 _LEVEL = 4
 _HELD_OUT_EPISODES = 3
@@ -128,7 +126,7 @@ def _view(arguments: argparse.Namespace, page: Path | None, make: Callable[[], "
 def _recorded_folder(arguments: argparse.Namespace) -> Path | None:
     """The folder with the MuJoCo of the episodes; None where that is here."""
     from gaitforge.collectors.legged.replaying import simulator_of_selection
-    from gaitforge.flows.stages.legged.recorded_versions import OPTION, recorded_mujoco
+    from gaitforge.flows.stages.recorded_versions import OPTION, recorded_mujoco
 
     name, version = simulator_of_selection(
         chosen_episodes(datasets.open_store(arguments.source), arguments)
@@ -140,7 +138,7 @@ def _recorded_folder(arguments: argparse.Namespace) -> Path | None:
 
 def _view_elsewhere(folder: Path, words: Sequence[str]) -> int:
     """Do the command with the packages of a folder; its exit code."""
-    from gaitforge.flows.stages.legged.recorded_versions import OPTION, run_with
+    from gaitforge.flows.stages.recorded_versions import OPTION, run_with
 
     return run_with(folder, [word for word in words if word != OPTION])[0]
 
@@ -198,7 +196,7 @@ def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], 
 
 
 def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
-    from gaitforge.pipeline.view.stored_episodes import spread_over_returns, stored_show
+    from gaitforge.pipeline.view.episodes import spread_over_returns, stored_show
 
     reporter = TerminalReporter()
     robot = arguments.robot
@@ -218,7 +216,7 @@ def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "S
 
 
 def _with_ghosts(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
-    from gaitforge.pipeline.view.policy_pages import ghost_source, with_ghosts
+    from gaitforge.pipeline.view.episodes import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work
     make = _episodes(arguments, only_chosen)
@@ -226,12 +224,12 @@ def _with_ghosts(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[
 
 
 def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
-    from gaitforge.collectors.legged.evaluation import EvaluationGrid
+    from gaitforge.collectors.legged.rollout import EvaluationGrid
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
+    from gaitforge.flows.tasks.evaluation import run_source
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.flows.tasks.policy_source import run_source
-    from gaitforge.pipeline.view.policy_pages import evaluation_files, evaluation_show, policy_show
+    from gaitforge.pipeline.view.episodes import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
     files = evaluation_files(source)

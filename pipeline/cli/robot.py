@@ -8,7 +8,7 @@ from gaitforge.collectors.robots.robot import RobotCard, list_robots, load_robot
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.pipeline.cli.parsing.options import JSON, option
 from gaitforge.pipeline.cli.parsing.parser import actions, command
-from gaitforge.pipeline.tables import fields_of, show, show_one, table
+from gaitforge.pipeline.terminal import fields_of, show, show_one, table
 
 if TYPE_CHECKING:
     from gaitforge.collectors.physics.checks.robot_check import RobotFindings
@@ -98,7 +98,7 @@ def draw_picture(robot: RobotCard, picture: Path | None) -> None:
     """Draw a robot into a PNG file, if one is asked for."""
     if picture is None:
         return
-    from gaitforge.collectors.rendering.portrait import draw_portrait
+    from gaitforge.collectors.rendering.rendering import draw_portrait
     from gaitforge.pipeline.report.picture_files import side_by_side
 
     write_bytes_durably(picture, side_by_side(draw_portrait(robot, *_PICTURE_PX)))

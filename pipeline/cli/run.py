@@ -34,10 +34,9 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.reading import ChosenValues
-from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, positive
+from gaitforge.pipeline.cli.parsing.values import ChosenValues, experts, names, numbers, positive
 from gaitforge.pipeline.cli.work import CommandWork, Result, check_options, work
-from gaitforge.pipeline.progress import own_reporter
+from gaitforge.pipeline.terminal import own_reporter
 
 if TYPE_CHECKING:
     from gaitforge.flows.experiments.plan import Experiment
@@ -152,9 +151,8 @@ _CHOSEN: tuple[Options, ...] = (
 def run_command(arguments: argparse.Namespace) -> CommandWork:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
     from gaitforge.flows.experiments.claim import claimed
-    from gaitforge.flows.experiments.kinds import PLAN_KINDS
     from gaitforge.flows.experiments.plan import Experiment
-    from gaitforge.flows.experiments.staged_plan import plan_class
+    from gaitforge.flows.experiments.staged_plan import PLAN_KINDS, plan_class
     from gaitforge.pipeline.presets.experiments import PRESETS, preset
 
     if arguments.list_presets:
@@ -320,7 +318,7 @@ def _work(
 ) -> CommandWork:
     """The stages of an experiment in `out`, which is claimed unless only a script is asked for."""
     from gaitforge.flows.experiments.claim import claim
-    from gaitforge.flows.experiments.first_round import note_rounds
+    from gaitforge.flows.experiments.runs import note_rounds
     from gaitforge.pipeline.presets.choices import chosen_claim
     from gaitforge.pipeline.report.experiment import stages_of
 
@@ -339,7 +337,7 @@ def _work(
 
 def _staged_work(arguments: argparse.Namespace, plan: "StagedPlan", out: Path) -> CommandWork:
     """A plan of another kind than `Experiment`, with the values of the command line."""
-    from gaitforge.flows.experiments.kinds import PLAN_KINDS
+    from gaitforge.flows.experiments.staged_plan import PLAN_KINDS
     from gaitforge.pipeline.presets.experiments import PRESETS
 
     if arguments.stores and arguments.what not in PRESETS:
@@ -382,8 +380,7 @@ def _result(out: Path, _: object) -> Result:
 
 
 def _summary_result(out: Path) -> Result:
-    from gaitforge.pipeline.report.results import result_rows
-    from gaitforge.pipeline.report.run_files import read_sheets
+    from gaitforge.pipeline.report.results import read_sheets, result_rows
 
     summary = read_record(out / "summary.json") or {}
     report = out / "report.html"
@@ -410,7 +407,7 @@ def _summary_result(out: Path) -> Result:
 @command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), TRUST)
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
-    from gaitforge.flows.experiments.kinds import PLAN_KINDS
+    from gaitforge.flows.experiments.staged_plan import PLAN_KINDS
     from gaitforge.pipeline.report.report import write_report
 
     kind = staged_kind(arguments.folder)

@@ -8,10 +8,8 @@ from functools import partial
 from gaitforge.collectors.simulators import backend_names
 from gaitforge.pipeline.cli.parsing.options import ISAACGYM_PYTHON, JSON, option
 from gaitforge.pipeline.cli.parsing.parser import actions, command
-from gaitforge.pipeline.cli.parsing.reading import of_simulator, uses
-from gaitforge.pipeline.cli.parsing.values import positive, simulator
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show, show_one
+from gaitforge.pipeline.cli.parsing.values import of_simulator, positive, simulator, uses
+from gaitforge.pipeline.terminal import TerminalReporter, show, show_one
 
 FAILED = 1
 

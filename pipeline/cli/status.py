@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.common.errors import amount
-from gaitforge.common.ranges import Range
+from gaitforge.common.limits import Range
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.stages.status import (
     ActivePart,
@@ -30,10 +30,9 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, site_settings
-from gaitforge.pipeline.cli.parsing.values import Number, names, positive, store_address
-from gaitforge.pipeline.tables import duration, json_text, table
+from gaitforge.pipeline.cli.parsing.values import Number, names, positive, store_address, uses
+from gaitforge.pipeline.terminal import duration, json_text, table
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -255,7 +254,7 @@ def serve_command(arguments: argparse.Namespace) -> Callable[[], None]:
 )
 def notify_command(arguments: argparse.Namespace) -> Callable[[], object]:
     """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""
-    from gaitforge.pipeline.serve.notify import (
+    from gaitforge.pipeline.serve.prefect_server import (
         NOTHING_COLLECTED,
         REASONS,
         NotifyPlan,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.common.errors import amount
-from gaitforge.datasets.layout import check_outside_stores
-from gaitforge.datasets.selection.actions import actions_in_words
+from gaitforge.datasets.schema import check_outside_stores
+from gaitforge.datasets.selection.episode_values import actions_in_words
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
@@ -35,11 +35,16 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.reading import uses
-from gaitforge.pipeline.cli.parsing.values import names, positive, whole
+from gaitforge.pipeline.cli.parsing.values import names, positive, uses, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import fields_of, json_text, show, show_one, show_result
+from gaitforge.pipeline.terminal import (
+    TerminalReporter,
+    fields_of,
+    json_text,
+    show,
+    show_one,
+    show_result,
+)
 
 if TYPE_CHECKING:
     from gaitforge.pipeline.report.card import Draw
@@ -58,7 +63,7 @@ def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "
 
 def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "datasets.Store":
     """A new store of a store's present version, with the plans and records of its parts."""
-    from gaitforge.datasets.edits.applying import apply_edits
+    from gaitforge.datasets.edits.assemble import apply_edits
 
     with reporter.step("apply edits", store.info().steps, "step") as advance:
         path = apply_edits(store, out, lambda steps: advance(steps, ""))
@@ -97,7 +102,7 @@ def query_command(arguments: argparse.Namespace) -> CommandWork:
 
 
 def _answer(arguments: argparse.Namespace) -> Result:
-    from gaitforge.flows.stages.legged.paired import paired
+    from gaitforge.flows.stages.replay import paired
 
     selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
     lines: list[str] = []
@@ -160,7 +165,7 @@ def info_command(arguments: argparse.Namespace) -> None:
     """Show a store's version, size and schema version, or its columns."""
     store = datasets.open_store(arguments.store, tag=arguments.tag)
     if arguments.columns:
-        from gaitforge.datasets.catalog.glossary import glossary
+        from gaitforge.datasets.catalog.episodes import glossary
 
         columns = glossary(store.schema, store.catalog().schema)
         show([asdict(column) for column in columns], arguments.json)
@@ -234,7 +239,7 @@ def _replayed(arguments: argparse.Namespace, version: str) -> list[str]:
 
 def _replayed_by_version(store: datasets.Store, arguments: argparse.Namespace) -> list[str]:
     """Faults of random episodes, each simulated again with the MuJoCo that made it."""
-    from gaitforge.flows.stages.legged.recorded_versions import run_recorded
+    from gaitforge.flows.stages.recorded_versions import run_recorded
 
     words = [*arguments.words, "--json"]
     here, runs = run_recorded(store, words, arguments.simulator_version)

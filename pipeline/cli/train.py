@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gaitforge.common.errors import amount
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import read_plan, read_record, to_tree
+from gaitforge.flows.records.records import plan_from_tree, read_plan, read_record, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.status import training_status
 from gaitforge.learners.models.registry import describe_models, preset
@@ -44,16 +43,14 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.reading import of_simulator
-from gaitforge.pipeline.cli.parsing.values import numbers
+from gaitforge.pipeline.cli.parsing.values import numbers, of_simulator
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
-from gaitforge.pipeline.tables import show
+from gaitforge.pipeline.terminal import show
 
 if TYPE_CHECKING:
-    from gaitforge.flows.stages.legged.bodies import BodyResult
-    from gaitforge.flows.tasks.evaluation import PolicyEvaluation
+    from gaitforge.flows.stages.expert_training import BodyResult
+    from gaitforge.flows.tasks.evaluation import PolicyEvaluation, PolicySource
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.flows.tasks.policy_source import PolicySource
     from gaitforge.learners.training.train import TrainResult
 
 SELECTED = ("terrain", "skill", "level", "where")
@@ -168,7 +165,7 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.collectors.robots.robot import load_robots
     from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy, is_evaluated
     from gaitforge.flows.stages.stage import Stage
-    from gaitforge.flows.tasks.policy_source import RUN
+    from gaitforge.flows.tasks.evaluation import RUN
     from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
     policy = Path(arguments.policy)
@@ -246,7 +243,7 @@ def _bodies_work(
 ) -> CommandWork:
     """Evaluate a policy on several robots: a row each, the means, and each family's."""
     from gaitforge.collectors.robots.robot import load_robots
-    from gaitforge.flows.stages.legged.bodies import evaluate_bodies
+    from gaitforge.flows.stages.expert_training import evaluate_bodies
     from gaitforge.flows.stages.stage import Stage
     from gaitforge.flows.tasks.legged import LeggedPlan
 

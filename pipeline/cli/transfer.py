@@ -15,7 +15,7 @@ from gaitforge import datasets
 from gaitforge.common.errors import amount, install_extra
 from gaitforge.common.files import files_under
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
-from gaitforge.datasets.selection.actions import WORDS
+from gaitforge.datasets.selection.episode_values import WORDS
 from gaitforge.flows.progress import Reporter, begun_later
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.options import (
@@ -32,12 +32,10 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.reading import uses
-from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
+from gaitforge.pipeline.cli.parsing.values import names, positive, store_address, uses
 from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import cell, show, show_one
+from gaitforge.pipeline.terminal import TerminalReporter, cell, show, show_one
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
@@ -94,7 +92,7 @@ def export_command(arguments: argparse.Namespace) -> CommandWork:
 
 
 def _export_policy(arguments: argparse.Namespace) -> CommandWork:
-    from gaitforge.flows.stages.export import ExportPlan, run_export
+    from gaitforge.flows.stages.transfer import ExportPlan, run_export
     from gaitforge.learners.export.export import ExportResult, PolicyExportOptions
 
     options = PolicyExportOptions(**option_values(arguments, "formats", batch_size="batch"))
@@ -161,7 +159,7 @@ def _export(
 )
 def import_command(arguments: argparse.Namespace) -> CommandWork:
     """Import another project's data into a store."""
-    from gaitforge.flows.stages.importing import ImportPlan, run_import
+    from gaitforge.flows.stages.transfer import ImportPlan, run_import
 
     options = planned(importer_class(arguments.format).Options(), arguments)
     values = option_values(arguments, "workers", "drop_nan")
@@ -190,9 +188,9 @@ def publish_command(arguments: argparse.Namespace) -> Callable[[], None]:
 
 
 def _publish(arguments: argparse.Namespace) -> None:
-    from gaitforge.datasets.formats.readme import README
+    from gaitforge.datasets.formats.protocol import README
     from gaitforge.datasets.formats.transfer.publishing import hub_repository, push_files
-    from gaitforge.datasets.storage.contents import store_files
+    from gaitforge.datasets.storage.integrity import store_files
     from gaitforge.pipeline.report.card import write_readme
 
     draw = drawing(arguments)

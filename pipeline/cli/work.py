@@ -17,10 +17,16 @@ from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.pipeline.cli.jobs import job_row, show_scripts, show_submitted
 from gaitforge.pipeline.cli.parsing.options import TRUST, Options
 from gaitforge.pipeline.cli.parsing.parser import Command, command
-from gaitforge.pipeline.cli.parsing.reading import noting, refuse_unread, uses
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_arguments, runner_settings
-from gaitforge.pipeline.progress import TerminalReporter, own_reporter
-from gaitforge.pipeline.tables import Rows, show, show_one, show_result
+from gaitforge.pipeline.cli.parsing.values import noting, refuse_unread, uses
+from gaitforge.pipeline.terminal import (
+    Rows,
+    TerminalReporter,
+    own_reporter,
+    show,
+    show_one,
+    show_result,
+)
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.stage import Stage
@@ -188,13 +194,13 @@ def _by_processes(
 
         return run_as_flow(name, out, stages, reporter, settings)
     if isinstance(settings, DaskSettings):
-        from gaitforge.flows.runners.dask_stages import run_stages_on_dask
+        from gaitforge.flows.runners.dask import run_stages_on_dask
 
         return run_stages_on_dask(out, stages, reporter, settings)
     if len(stages) == 1:
         return run_stage(out, stages[0], reporter)
     if stages:
-        from gaitforge.flows.stages.side_by_side import run_side_by_side
+        from gaitforge.flows.stages.stage import run_side_by_side
 
         _say_stages(work, reporter)
         lines = TerminalReporter(lines=True)

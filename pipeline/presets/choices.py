@@ -11,13 +11,13 @@ from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.claim import Claim, claimed
-from gaitforge.flows.experiments.first_round import (
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.runs import (
     FirstParts,
     parts_of_demonstrations,
     with_first,
     without_rounds,
 )
-from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.settings import override, with_chosen, with_named
 from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.tasks.evaluation import EvaluationPlan

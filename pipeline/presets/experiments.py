@@ -14,8 +14,7 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import listed
 from gaitforge.common.extensions import Registered
-from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
-from gaitforge.flows.experiments.published import statements
+from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings, statements
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan

@@ -17,19 +17,17 @@ from gaitforge.common.files import files_under
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.analysis.card_content import card_record
 from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
-from gaitforge.datasets.formats.readme import README, fenced, front_matter, plain
-from gaitforge.datasets.layout import check_outside_stores
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.actions import actions_in_words
+from gaitforge.datasets.formats.protocol import README, fenced, front_matter, plain
+from gaitforge.datasets.schema import Schema, check_outside_stores
+from gaitforge.datasets.selection.episode_values import actions_in_words
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import read_record, write_file
-from gaitforge.pipeline.report import charts, pages
-from gaitforge.pipeline.report.explorer import page as explorer
-from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report import charts, explorer, pages
+from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.pages import Record, count, fixed, quoted, render, short
-from gaitforge.pipeline.report.run_files import PICTURES
-from gaitforge.pipeline.tables import fields_of, json_text
+from gaitforge.pipeline.report.results import PICTURES
+from gaitforge.pipeline.terminal import fields_of, json_text
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"

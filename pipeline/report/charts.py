@@ -1,13 +1,148 @@
-"""The charts of all pages; each function returns a `Panel`."""
+"""The charts of all pages; each function returns a `Panel`.
 
-from collections.abc import Mapping, Sequence
+Figures as inline SVG: their style and their axes.
+
+The `<svg>` has no width and height, so that the page scales it; its natural size in CSS pixels is
+its viewBox. Text stays text and takes the page's font, which is narrower than the one that the
+layout is computed with. Colours are CSS variables with defaults, for the pages' dark mode. The same
+input gives the same bytes.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from gaitforge.pipeline.report import figures
 from gaitforge.pipeline.report.pages import Record, count, fixed, is_number, short
+
+INK = "#1f2933"
+MUTED = "#5c6773"
+GRID = "#e3e8ee"
+EDGE = "#b8c2cc"
+ACCENT = "#0072b2"
+SECOND = "#d55e00"
+BAND = "#eef4f8"
+LIMIT_TEXT = "#a84600"
+PAPER = "#ffffff"
+VIOLET, BROWN, GREY = "#5b3a8c", "#6e4b1f", "#5f6b76"
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", EDGE: "edge", ACCENT: "bar",
+              SECOND: "limit", BAND: "band", LIMIT_TEXT: "limit-text", PAPER: "paper",
+              VIOLET: "violet", BROWN: "brown", GREY: "grey"}  # fmt: skip
+"""Colour -> the page's CSS variable that may replace it."""
+
+_STYLE: dict[Any, Any] = {
+    "axes.edgecolor": EDGE,
+    "axes.labelcolor": MUTED,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 10.5,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gaitforge",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+}
+_POINTS_PER_INCH = 72
+XY = tuple[float, float]
+TICK_STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its title and what to read from it."""
+
+    title: str
+    svg: str
+    note: str = ""
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator[Axes]:
+    """One pair of axes, in a figure of this size in CSS pixels."""
+    size = (width / _POINTS_PER_INCH, height / _POINTS_PER_INCH)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasSVG(figure)
+        yield figure.add_subplot()
+
+
+def legend(axes: Axes, handle_length: float) -> None:
+    """The labels above the axes."""
+    axes.get_figure().legend(  # type: ignore[union-attr]
+        loc="outside upper left", ncols=3, handlelength=handle_length, borderaxespad=0.2
+    )
+
+
+def label(axes: Axes, text: str, at: XY, offset: XY, above: bool = False, **look: Any) -> None:
+    """A text at an offset in points from a place; `above`: whose y is 0..1 from bottom to top."""
+    kind = axes.get_xaxis_transform() if above else "data"
+    axes.annotate(text, at, offset, xycoords=kind, textcoords="offset points", **look)
+
+
+def label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Labels of horizontal bars, the first on top."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.invert_yaxis()
+    axes.grid(axis="x")
+
+
+def plain_log_ticks(axes: Axes) -> None:
+    """Powers of ten written out; in between, 2 and 5 where the axis spans under two decades."""
+    axis = axes.yaxis if axes.get_yscale() == "log" else axes.xaxis
+    low, high = sorted(axis.get_view_interval())
+    subs = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def count_axis(axes: Axes) -> None:
+    """A grid and a few round ticks on the y axis."""
+    axes.grid(axis="y")
+    axes.yaxis.set_major_locator(MaxNLocator(3, steps=TICK_STEPS, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def panel(axes: Axes, title: str, description: str, note: str = "") -> Panel:
+    """The axes' figure as an SVG element; `description` is its text for screen readers."""
+    buffer = io.StringIO()
+    axes.get_figure().savefig(  # type: ignore[union-attr]
+        buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+    )
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    # This rule would apply to the whole page, which has its own.
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    # Names repeat from chart to chart. Only those that are used stay; they are hashes of content.
+    used = set(re.findall(r"#([\w.-]+)", text))
+    text = re.sub(r' id="([\w.-]+)"', lambda match: match[0] if match[1] in used else "", text)
+    text = re.sub(r"'?DejaVu Sans'?", "inherit", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(f": {colour}", f": var(--{variable}, {colour})")
+    opening, _, content = text.partition(">")
+    box = re.search(r'viewBox="[^"]*"', opening)
+    assert box is not None, "matplotlib writes a viewBox"
+    alt = escape(f"{title}. {description}")
+    return Panel(title, f'<svg {box[0]} role="img" aria-label="{alt}">{content}'.strip(), note)
+
 
 # Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
 # Its yellow is left out, too pale for lines on white; the last three are darker than all others.
@@ -18,9 +153,9 @@ SERIES_COLOURS = (
     "#cc79a7",
     "#e69f00",
     "#56b4e9",
-    figures.VIOLET,
-    figures.BROWN,
-    figures.GREY,
+    VIOLET,
+    BROWN,
+    GREY,
 )
 SERIES_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 SERIES_HATCHES = ("", "///", "...")
@@ -46,39 +181,39 @@ class Curve:
 
 def histogram(
     title: str, bins: Record, xlabel: str, declared: tuple[float, float] | None = None
-) -> figures.Panel:
+) -> Panel:
     """`counts` (n) between `edges` (n + 1); `declared` marks the values' allowed range."""
     edges = bins["edges"]
     counts = bins["counts"]
-    with figures.drawing(236, 158) as axes:
+    with drawing(236, 158) as axes:
         widths = np.diff(edges)
-        axes.bar(edges[:-1], counts, width=0.94 * widths, align="edge", color=figures.ACCENT)
+        axes.bar(edges[:-1], counts, width=0.94 * widths, align="edge", color=ACCENT)
         margin = 0.0
         if declared is not None:
             margin = 0.04 * (edges[-1] - edges[0])  # so that the range's ends can be seen
-            axes.axvspan(*declared, color=figures.BAND, zorder=0)
+            axes.axvspan(*declared, color=BAND, zorder=0)
             for limit in declared:
-                axes.axvline(limit, color=figures.SECOND, **_DASHED)
+                axes.axvline(limit, color=SECOND, **_DASHED)
         axes.set_xlim(edges[0] - margin, edges[-1] + margin)
         axes.set_xlabel(xlabel)
         if len(counts) <= 6 and np.allclose(widths, 1):
             axes.set_xticks(np.asarray(edges[:-1]) + 0.5)  # whole numbers, a bin each
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(4, steps=figures.TICK_STEPS))
+            axes.xaxis.set_major_locator(MaxNLocator(4, steps=TICK_STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
-        figures.count_axis(axes)
+        count_axis(axes)
         description = f"Histogram from {edges[0]:.6g} to {edges[-1]:.6g} {xlabel}"
-        return figures.panel(axes, title, description)
+        return panel(axes, title, description)
 
 
-def bars(title: str, labels: Sequence[str], values: Sequence[float], xlabel: str) -> figures.Panel:
+def bars(title: str, labels: Sequence[str], values: Sequence[float], xlabel: str) -> Panel:
     """One bar per label."""
-    with figures.drawing(236, 158) as axes:
-        axes.bar(range(len(labels)), values, width=0.75, color=figures.ACCENT)
+    with drawing(236, 158) as axes:
+        axes.bar(range(len(labels)), values, width=0.75, color=ACCENT)
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlabel(xlabel)
-        figures.count_axis(axes)
-        return figures.panel(axes, title, _pairs(labels, values, "{:g}"))
+        count_axis(axes)
+        return panel(axes, title, _pairs(labels, values, "{:g}"))
 
 
 def spectrum(
@@ -88,7 +223,7 @@ def spectrum(
     cut_hz: float | None,
     cut_label: str,
     note: str,
-) -> figures.Panel:
+) -> Panel:
     """Share of the energy at each frequency and its running sum, both 0..1 and shown in per cent.
 
     `cut_hz` marks the end of the frequencies that a model keeps.
@@ -96,28 +231,28 @@ def spectrum(
     frequency = np.asarray(frequency_hz, dtype=float)
     share = 100 * np.asarray(energy_share, dtype=float)
     width = float(np.min(np.diff(frequency))) if len(frequency) > 1 else 1.0
-    with figures.drawing(330, 225) as axes:
-        axes.bar(frequency, share, width=0.8 * width, color=figures.ACCENT)
-        axes.plot(frequency, np.cumsum(share), color=figures.SECOND, lw=1.6)
+    with drawing(330, 225) as axes:
+        axes.bar(frequency, share, width=0.8 * width, color=ACCENT)
+        axes.plot(frequency, np.cumsum(share), color=SECOND, lw=1.6)
         if cut_hz is not None:
-            axes.axvspan(frequency[0] - width / 2, cut_hz, color=figures.BAND, zorder=0)
-            axes.axvline(cut_hz, color=figures.INK, **_DASHED)
-            figures.label(axes, cut_label, (cut_hz, 1), (0, 4), above=True, ha="left", va="bottom")
+            axes.axvspan(frequency[0] - width / 2, cut_hz, color=BAND, zorder=0)
+            axes.axvline(cut_hz, color=INK, **_DASHED)
+            label(axes, cut_label, (cut_hz, 1), (0, 4), above=True, ha="left", va="bottom")
         axes.set_xlim(frequency[0] - width / 2, frequency[-1] + width / 2)
         axes.set_ylim(0, 104)
         axes.set_xlabel("frequency, Hz")
         axes.set_ylabel("energy, %")
         axes.grid(axis="y")
         description = f"Share of the energy at each frequency and its running sum. {note}"
-        return figures.panel(axes, title, description, note)
+        return panel(axes, title, description, note)
 
 
 def curves(
     title: str, lines: Sequence[Curve], xlabel: str, ylabel: str, note: str = "", log: bool = True
-) -> figures.Panel:
+) -> Panel:
     """Lines over one y axis (`log`: logarithmic), told apart by colour and dash, with a legend."""
     labels = list(dict.fromkeys(line.label for line in lines))
-    with figures.drawing(400, 280) as axes:
+    with drawing(400, 280) as axes:
         for number, line in enumerate(lines):
             index = labels.index(line.label)
             first = all(earlier.label != line.label for earlier in lines[:number])
@@ -130,17 +265,17 @@ def curves(
             )  # fmt: skip
         if log:
             axes.set_yscale("log")
-            figures.plain_log_ticks(axes)
+            plain_log_ticks(axes)
         axes.set_xlabel(xlabel)
         axes.set_ylabel(f"{ylabel} (logarithmic)" if log else ylabel)
         axes.grid(axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=figures.TICK_STEPS, integer=log))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS, integer=log))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-        figures.legend(axes, 2.4)
-        return figures.panel(axes, title, f"{ylabel}. {'; '.join(map(_points_text, lines))}", note)
+        legend(axes, 2.4)
+        return panel(axes, title, f"{ylabel}. {'; '.join(map(_points_text, lines))}", note)
 
 
-def losses(runs: Sequence[tuple[str, Sequence[Record]]]) -> list[figures.Panel]:
+def losses(runs: Sequence[tuple[str, Sequence[Record]]]) -> list[Panel]:
     """The training and validation losses of labelled histories, as far as they were recorded."""
     panels = []
     for title, name in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
@@ -157,13 +292,13 @@ def losses(runs: Sequence[tuple[str, Sequence[Record]]]) -> list[figures.Panel]:
 
 def grouped_bars(
     title: str, groups: Sequence[str], series: Sequence[tuple[str, Sequence[Record]]], ylabel: str
-) -> figures.Panel:
+) -> Panel:
     """Bars of each series side by side for every group; a dashed line at the expert's, 1.
 
     A series has a label, and a `mean` and `std` per group, None where there is none.
     """
     width = 0.8 / len(series)
-    with figures.drawing(400, 260) as axes:
+    with drawing(400, 260) as axes:
         for index, (label, measures) in enumerate(series):
             places = np.arange(len(groups)) + (index - (len(series) - 1) / 2) * width
             values, spread = (
@@ -171,82 +306,80 @@ def grouped_bars(
                 for name, none in (("mean", np.nan), ("std", 0.0))
             )
             turn, colour = divmod(index, len(SERIES_COLOURS))
-            look = {"color": SERIES_COLOURS[colour], "edgecolor": figures.PAPER, "linewidth": 0}
+            look = {"color": SERIES_COLOURS[colour], "edgecolor": PAPER, "linewidth": 0}
             hatch = SERIES_HATCHES[turn % len(SERIES_HATCHES)]
             axes.bar(places, values, width=0.92 * width, label=label, hatch=hatch, **look)
             shown = spread > 0
             axes.errorbar(
                 places[shown], values[shown], yerr=spread[shown],
-                fmt="none", ecolor=figures.INK, elinewidth=1, capsize=2,
+                fmt="none", ecolor=INK, elinewidth=1, capsize=2,
             )  # fmt: skip
-        axes.axhline(1.0, color=figures.INK, **_DASHED)
+        axes.axhline(1.0, color=INK, **_DASHED)
         axes.set_xticks(range(len(groups)), groups)
-        axes.tick_params(axis="x", length=0, labelcolor=figures.INK)
+        axes.tick_params(axis="x", length=0, labelcolor=INK)
         axes.set_ylabel(ylabel)
         axes.grid(axis="y")
-        figures.legend(axes, 1.2)
+        legend(axes, 1.2)
         description = "; ".join(
             f"{label}: "
             + ", ".join(f"{g} {fixed(m['mean'])}" for g, m in zip(groups, measures, strict=True))
             for label, measures in series
         )
         note = "The dashed line is the expert."
-        return figures.panel(axes, title, f"{ylabel}. {description}", note)
+        return panel(axes, title, f"{ylabel}. {description}", note)
 
 
-def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float) -> figures.Panel:
+def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float) -> Panel:
     """Median time of one control step as a bar, 99th percentile as a tick, on a logarithmic axis.
 
     The dashed line is the control period, which no policy may exceed.
     """
-    with figures.drawing(400, 74 + 32 * len(times_us)) as axes:
+    with drawing(400, 74 + 32 * len(times_us)) as axes:
         shown = [value for times in times_us.values() for value in times if value]
         left = 10 ** np.floor(np.log10(min([*shown, budget_us])) - 0.3)
         for row, (median, p99) in enumerate(times_us.values()):
-            axes.barh(row, median - left, left=left, height=0.55, color=figures.ACCENT)
+            axes.barh(row, median - left, left=left, height=0.55, color=ACCENT)
             text = f"{median:,.0f} µs"
             end = median
             if p99 is not None:
-                axes.plot([median, p99], [row, row], color=figures.INK, lw=1)
-                axes.plot([p99], [row], marker="|", ms=11, mew=1.6, color=figures.INK)
+                axes.plot([median, p99], [row, row], color=INK, lw=1)
+                axes.plot([p99], [row], marker="|", ms=11, mew=1.6, color=INK)
                 text += f", p99 {p99:,.0f}"
                 end = max(end, p99)
-            box = {"boxstyle": "square,pad=0.15", "fc": figures.PAPER, "ec": "none"}
-            figures.label(axes, text, (end, row), (7, 0), va="center", bbox=box)
-        axes.axvline(budget_us, color=figures.SECOND, zorder=0, **_DASHED)
+            box = {"boxstyle": "square,pad=0.15", "fc": PAPER, "ec": "none"}
+            label(axes, text, (end, row), (7, 0), va="center", bbox=box)
+        axes.axvline(budget_us, color=SECOND, zorder=0, **_DASHED)
         limit = f"control period {budget_us / 1000:g} ms"
-        look = {"color": figures.LIMIT_TEXT}
-        figures.label(axes, limit, (budget_us, 1), (0, 4), above=True, ha="right", **look)
+        look = {"color": LIMIT_TEXT}
+        label(axes, limit, (budget_us, 1), (0, 4), above=True, ha="right", **look)
         axes.set_xscale("log")
         axes.set_xlim(left, 30 * max([*shown, budget_us / 20]))  # room for the longest bar's label
-        figures.plain_log_ticks(axes)
-        figures.label_rows(axes, list(times_us))
+        plain_log_ticks(axes)
+        label_rows(axes, list(times_us))
         axes.set_xlabel("time of one control step, µs (logarithmic)")
         texts = (
             f"{label} median {count(median)} µs, p99 {count(p99)} µs"
             for label, (median, p99) in times_us.items()
         )
         description = f"Time of one control step: {', '.join(texts)}"
-        return figures.panel(axes, "Control step", description)
+        return panel(axes, "Control step", description)
 
 
-def intervals(
-    title: str, rows: Sequence[tuple[str, float, Sequence[float] | None]]
-) -> figures.Panel:
+def intervals(title: str, rows: Sequence[tuple[str, float, Sequence[float] | None]]) -> Panel:
     """A score a row: its label, its bar with its value at the end, its 95 % interval as a line."""
     labels, values, bounds = zip(*rows, strict=True)
-    with figures.drawing(400, 60 + 26 * len(rows)) as axes:
-        axes.barh(range(len(rows)), values, height=0.6, color=figures.ACCENT)
+    with drawing(400, 60 + 26 * len(rows)) as axes:
+        axes.barh(range(len(rows)), values, height=0.6, color=ACCENT)
         for row, (value, limits) in enumerate(zip(values, bounds, strict=True)):
             end = max(value, 0.0)
             if limits is not None:
-                axes.plot(limits, [row, row], color=figures.INK, lw=1.2, marker="|", ms=7)
+                axes.plot(limits, [row, row], color=INK, lw=1.2, marker="|", ms=7)
                 end = max(end, limits[1])
-            figures.label(axes, fixed(value, 1), (end, row), (6, 0), va="center")
-        figures.label_rows(axes, labels)
+            label(axes, fixed(value, 1), (end, row), (6, 0), va="center")
+        label_rows(axes, labels)
         axes.margins(x=0.12)
         axes.set_xlabel("score; the expert has 100")
-        return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"))
+        return panel(axes, title, _pairs(labels, values, "{:.1f}"))
 
 
 def _points_text(line: Curve) -> str:

@@ -17,12 +17,12 @@ from gaitforge.collectors.legged.rollout import EpisodeResult
 from gaitforge.collectors.rendering.rendering import RenderingError, draw
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets import Selection
-from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.report import pictures
 from gaitforge.pipeline.report.picture_files import Heading, animation
-from gaitforge.pipeline.view.show import Show, scene_of
+from gaitforge.pipeline.view.episodes import Show, scene_of
 
 STORED_FRAMES = 4
 FILM_PX = (640, 400)

@@ -11,8 +11,7 @@ from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
-from gaitforge.flows.experiments.kinds import PLAN_KINDS
-from gaitforge.flows.experiments.staged_plan import plan_class
+from gaitforge.flows.experiments.staged_plan import PLAN_KINDS, plan_class
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
 from gaitforge.flows.stages.stage import Stage
@@ -31,10 +30,9 @@ def write_store_card(store: Path, reporter: Reporter) -> None:
 
 def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
     """Write a page that plays stored episodes, and the explorer of all beside it."""
-    from gaitforge.pipeline.report.explorer.page import explorer_of
+    from gaitforge.pipeline.report.explorer import explorer_of
+    from gaitforge.pipeline.view.episodes import NothingToShow, spread_over_returns, stored_show
     from gaitforge.pipeline.view.page import write_page, write_reason
-    from gaitforge.pipeline.view.show import NothingToShow
-    from gaitforge.pipeline.view.stored_episodes import spread_over_returns, stored_show
 
     selection = open_store(store).select()
     write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())
@@ -60,7 +58,7 @@ def write_experiment_report(out: Path, reporter: Reporter) -> Path:
 
 def write_policy_pages(out: Path, names: Sequence[str], reporter: Reporter) -> None:
     """Write pages that play episodes of an experiment's policies."""
-    from gaitforge.pipeline.view.run_pages import write_evaluation_pages
+    from gaitforge.pipeline.view.page import write_evaluation_pages
 
     write_evaluation_pages(out, names, reporter)
 

@@ -13,10 +13,15 @@ import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
-from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
-from gaitforge.collectors.rendering.rendering import RenderingError, Shot, draw
-from gaitforge.collectors.rendering.scene import Scene, frame_steps, scene_of
+from gaitforge.collectors.legged.rollout import EpisodeResult, EvaluationGrid, run_episodes
+from gaitforge.collectors.rendering.rendering import (
+    RenderingError,
+    Scene,
+    Shot,
+    draw,
+    frame_steps,
+    scene_of,
+)
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, check_skill
 from gaitforge.collectors.scenarios.terrains import TERRAINS, check_terrain
@@ -24,10 +29,9 @@ from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.common.errors import amount
 from gaitforge.common.files import join_inside, write_bytes_durably
 from gaitforge.common.machine import default_threads
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import digest, read_record, write_record
+from gaitforge.flows.records.records import digest, plan_from_tree, read_record, write_record
+from gaitforge.flows.tasks.evaluation import PolicySource, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import PolicySource, run_source
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
     SHEET_FRAMES,
@@ -35,8 +39,7 @@ from gaitforge.pipeline.report.picture_files import (
     animation,
     contact_sheet,
 )
-from gaitforge.pipeline.report.results import first_runs
-from gaitforge.pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
+from gaitforge.pipeline.report.results import EXPERT, PICTURE_INDEX, PICTURES, first_runs
 
 FORMATS = ("png", "gif", "webp", "mp4")
 FILM_MS = 40

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from gaitforge.collectors.intervals import ratio
 from gaitforge.common.errors import amount
+from gaitforge.flows.intervals import ratio
 from gaitforge.flows.records.records import reading_files, write_file
 from gaitforge.pipeline.report import charts, pages, results
-from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.pages import Record, Shade
-from gaitforge.pipeline.report.run_files import EXPERT, RunFiles, read_run
-from gaitforge.pipeline.view.run_pages import page_of
+from gaitforge.pipeline.report.results import EXPERT, RunFiles, read_run
+from gaitforge.pipeline.view.page import page_of
 
 Place = tuple[str, str]
 """Terrain and skill."""

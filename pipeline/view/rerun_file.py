@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.rendering.colours import BARRIER, GHOST, Colour
-from gaitforge.collectors.rendering.scene import Scene
+from gaitforge.collectors.rendering.rendering import Scene
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.common.errors import missing_package
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
-from gaitforge.pipeline.view.blocks import decoded
-from gaitforge.pipeline.view.recording import VELOCITY, Chart
-from gaitforge.pipeline.view.robot_shapes import body_poses, robot_shapes
-from gaitforge.pipeline.view.show import Show, Viewed, scene_of
+from gaitforge.pipeline.view.episodes import VELOCITY, Chart, Show, Viewed, scene_of
+from gaitforge.pipeline.view.robot_shapes import body_poses, decoded, robot_shapes
 
 TIMELINE = "time"
 _ROBOT = "world/robot"

@@ -32,10 +32,9 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.models.config_checks import check_counts
-from gaitforge.learners.models.memory import STACKED, check_memory, make_memory
-from gaitforge.learners.models.observation_history import HistoryNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.base import check_counts
+from gaitforge.learners.models.memory import STACKED, HistoryNetwork, check_memory, make_memory
+from gaitforge.learners.tokens import TokenLayout
 
 MOST_STEPS = 4
 

@@ -27,11 +27,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.causal_attention import CausalNetwork, SingleTokenNetwork
-from gaitforge.learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
-from gaitforge.learners.models.decision_transformer import DecisionTransformer
-from gaitforge.learners.models.rotary import Rotation, rotary_frequencies, rotation
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.base import NoPrefix, check_counts, check_rotary_heads
+from gaitforge.learners.models.transformer import (
+    CausalNetwork,
+    DecisionTransformer,
+    Rotation,
+    SingleTokenNetwork,
+    rotary_frequencies,
+    rotation,
+)
+from gaitforge.learners.tokens import TokenLayout
 
 VALUE_FACTOR = 2
 FEEDFORWARD_FACTOR = 2

@@ -23,7 +23,7 @@ from gaitforge.pipeline.cli.parsing.options import (
 from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import names, positive
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.tables import show
+from gaitforge.pipeline.terminal import show
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = (

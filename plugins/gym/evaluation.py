@@ -13,16 +13,22 @@ from typing import Self
 import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation, TaskPolicy
-from gaitforge.common.ranges import Positive
+from gaitforge.common.limits import Positive
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.formats.d4rl_tasks import normalised_return
 from gaitforge.flows.records.part_records import plan_records
-from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import read_record
-from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
-from gaitforge.flows.tasks.policy_source import EXPERT, ONNX, RUN, PolicySource
-from gaitforge.learners.export.onnx_file import OnnxFile
+from gaitforge.flows.records.records import PLAN, read_record
+from gaitforge.flows.tasks.evaluation import (
+    EXPERT,
+    ONNX,
+    RUN,
+    Cell,
+    EvaluationPlan,
+    PolicySource,
+    References,
+)
+from gaitforge.learners.export.onnx_policy import OnnxFile
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import TASKS, check_task, find_task, package_version
 from gaitforge.plugins.gym.episodes import DEFAULT_SEED, evaluate, evaluation_seeds

@@ -5,13 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
+from gaitforge.collectors.experts.ppo_algorithm import trained_steps
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, read_record, training_lock
 from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
-from gaitforge.flows.tasks.evaluation import PolicyEvaluation
-from gaitforge.flows.tasks.policy_source import run_source
-from gaitforge.flows.tasks.task_networks import TaskNetworks
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation, TaskNetworks, run_source
 from gaitforge.plugins.gym.evaluation import GymEvaluation
 from gaitforge.plugins.gym.experts import RECIPE, read_recipe
 from gaitforge.plugins.gym.training.ppo import GymPPOConfig, train_gym_ppo

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gaitforge.collectors.experts.network import read_weights
+from gaitforge.collectors.experts.expert import read_weights
 from gaitforge.collectors.policy import Memoryless, StoredObservation
 from gaitforge.common.errors import failures, listed
 from gaitforge.plugins.gym.environments.tasks import GymTask, find_task

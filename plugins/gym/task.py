@@ -16,15 +16,15 @@ import numpy as np
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.collectors.policy import StoredObservation, tell_executed
 from gaitforge.common.errors import listed
-from gaitforge.common.ranges import Positive, Range, Whole
+from gaitforge.common.limits import Positive, Range, Whole
 from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.hashing import hashed
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
+from gaitforge.flows.tasks.evaluation import CLASS, ONNX, PolicySource, is_run, named_source
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
-from gaitforge.flows.tasks.policy_source import CLASS, ONNX, PolicySource, is_run, named_source
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.export.onnx_file import OnnxFile
+from gaitforge.learners.export.onnx_policy import OnnxFile
 from gaitforge.plugins.gym import data
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import GymTask, find_task

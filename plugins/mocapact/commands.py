@@ -25,10 +25,9 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import actions, command
-from gaitforge.pipeline.cli.parsing.reading import uses
-from gaitforge.pipeline.cli.parsing.values import names, positive, whole
+from gaitforge.pipeline.cli.parsing.values import names, positive, uses, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
-from gaitforge.pipeline.tables import show
+from gaitforge.pipeline.terminal import show
 
 if TYPE_CHECKING:
     from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
+from gaitforge.collectors.experts.ppo_algorithm import trained_steps
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
+from gaitforge.flows.tasks.evaluation import EXPERT, PolicySource
 from gaitforge.plugins.mocapact.evaluation import HumanoidEvaluation
 from gaitforge.plugins.mocapact.humanoid.clips.reference import ReferenceClip, read_clip
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet

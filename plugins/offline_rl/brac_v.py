@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.value_learner import (
     Batch,
     ValueLearner,

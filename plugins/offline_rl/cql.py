@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.value_learner import Batch, ValueLearner, ValueSettings
 from gaitforge.plugins.offline_rl.squashed import SquashedGaussian
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gaitforge.common.networks import gaussian_nll
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.value_learner import Batch, ValueLearner, ValueSettings
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gaitforge.common.networks import follow
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.value_learner import (
     Batch,
     Transitions,

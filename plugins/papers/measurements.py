@@ -13,17 +13,14 @@ import numpy as np
 
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
-from gaitforge.flows.experiments.names import file_name, number_text
-from gaitforge.flows.experiments.plan import Settings
-from gaitforge.flows.experiments.published import Published, verdicts
+from gaitforge.flows.experiments.plan import Published, Settings, file_name, number_text, verdicts
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.experiments.summary import grouped_by, needed
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import digest, to_tree, write_record
+from gaitforge.flows.records.records import digest, plan_from_tree, to_tree, write_record
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.stage import Stage
-from gaitforge.learners.training.process import torch_threads
+from gaitforge.learners.training.train import torch_threads
 from gaitforge.plugins.papers.measures.attention import Attention
 from gaitforge.plugins.papers.measures.control_steps import ControlStep
 from gaitforge.plugins.papers.measures.interface import Measure, Point

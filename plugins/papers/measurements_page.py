@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gaitforge.flows.experiments.published import FAILS, HOLDS, OPEN
+from gaitforge.flows.experiments.plan import FAILS, HOLDS, OPEN
 from gaitforge.flows.experiments.summary import SUMMARY, grouped_by
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.report import charts, pages
-from gaitforge.pipeline.report.charts import Curve
-from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.charts import Curve, Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interval, write_sections
 from gaitforge.pipeline.report.results import VERDICTS, verdict_rows
 

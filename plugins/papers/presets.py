@@ -4,8 +4,7 @@ from typing import Any
 
 from gaitforge.collectors.experts.expert import shipped_experts
 from gaitforge.collectors.robots.robot import list_robots
-from gaitforge.flows.experiments.plan import Experiment, Learners, Settings
-from gaitforge.flows.experiments.published import Published, statements
+from gaitforge.flows.experiments.plan import Experiment, Learners, Published, Settings, statements
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.pipeline.presets.experiments import ALL_CELLS, GRID_EPISODES
 from gaitforge.plugins.papers.measurements import MeasurementPlan

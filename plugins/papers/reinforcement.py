@@ -11,27 +11,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gaitforge.collectors.intervals import ratio
 from gaitforge.collectors.training_folder import POLICY
 from gaitforge.common.history import HISTORY, read_history
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
-from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
-from gaitforge.flows.experiments.names import check_apart, check_name
-from gaitforge.flows.experiments.plan import Settings
-from gaitforge.flows.experiments.published import Published, verdicts
+from gaitforge.flows.experiments.plan import Published, Settings, check_apart, check_name, verdicts
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.experiments.summary import needed
+from gaitforge.flows.intervals import mean, mean_and_std, ratio, stratified_interval
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import digest, to_tree
+from gaitforge.flows.records.records import digest, plan_from_tree, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import Stage
-from gaitforge.flows.tasks.evaluation import EvaluationPlan
-from gaitforge.flows.tasks.expert_trainers import ExpertTrainer, network_trainer
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import run_source
-from gaitforge.flows.tasks.registry import evaluation_class
+from gaitforge.flows.tasks.registry import ExpertTrainer, evaluation_class, network_trainer
 from gaitforge.learners.models.registry import preset
 
 _FREE = ("device", "threads")
@@ -228,7 +222,7 @@ class ReinforcementRun:
 
     def train(self, out: Path, reporter: Reporter) -> None:
         """Train it, or resume its training."""
-        from gaitforge.flows.stages.legged.expert_training import run_expert_training
+        from gaitforge.flows.stages.expert_training import run_expert_training
 
         config = self.config
         folder = self.folder(out)

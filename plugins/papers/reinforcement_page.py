@@ -7,12 +7,11 @@ from gaitforge.flows.experiments.summary import SUMMARY
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.report import charts, pages
-from gaitforge.pipeline.report.charts import Curve
-from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.charts import Curve, Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, count, fixed, write_sections
 from gaitforge.pipeline.report.results import VERDICTS, verdict_rows
-from gaitforge.pipeline.tables import duration
-from gaitforge.pipeline.view.run_pages import page_of, write_evaluation_pages
+from gaitforge.pipeline.terminal import duration
+from gaitforge.pipeline.view.page import page_of, write_evaluation_pages
 
 
 def write_page(out: Path, reporter: Reporter) -> Path:

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
-from gaitforge.flows.experiments.names import check_name, check_once, shown
+from gaitforge.flows.experiments.plan import check_name, check_once, shown
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.experiments.summary import EXPERT, needed
 from gaitforge.flows.progress import Reporter
@@ -23,8 +23,8 @@ from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import Stage
+from gaitforge.flows.tasks.evaluation import PolicySource, named_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import PolicySource, named_source
 
 DEFAULT = "default"
 TERRAIN = "terrain"

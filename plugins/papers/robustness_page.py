@@ -8,8 +8,7 @@ from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.report import charts, pages
-from gaitforge.pipeline.report.charts import Curve
-from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.charts import Curve, Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interval, write_sections
 from gaitforge.plugins.papers.robustness import DEFAULT, TERRAIN
 

@@ -23,8 +23,7 @@ from gaitforge.pipeline.cli.parsing.values import (
     ranges_by_joint,
 )
 from gaitforge.pipeline.cli.robot import PICTURE, SIZES, check_record, draw_picture, show_checked
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import fields_of, show, show_one
+from gaitforge.pipeline.terminal import TerminalReporter, fields_of, show, show_one
 
 
 def _joint_option(name: str, text: str) -> Option:

@@ -27,7 +27,7 @@ from gaitforge.pipeline.cli.parsing.options import (
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
 
 if TYPE_CHECKING:
-    from gaitforge.plugins.what_if.overlay import OverlayPlan
+    from gaitforge.plugins.what_if.added_fields import OverlayPlan
 
 _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
 
@@ -51,7 +51,7 @@ def derive_command(arguments: argparse.Namespace) -> CommandWork:
     Every episode is simulated again and compared with what is stored, bit for bit. Parts and tags
     stay as they are. Finished parts of the field are skipped: the same command again resumes.
     """
-    from gaitforge.plugins.what_if.derive import DerivePlan, parts_of_version
+    from gaitforge.plugins.what_if.added_fields import DerivePlan, parts_of_version
 
     values = option_values(arguments, "name", "robot", "robots", "threads")
     if ":" in arguments.field:
@@ -68,7 +68,7 @@ def derive_command(arguments: argparse.Namespace) -> CommandWork:
 
 def _derive_elsewhere(arguments: argparse.Namespace) -> str:
     """Make the parts of the other recorded versions with these; returns the one for here."""
-    from gaitforge.flows.stages.legged.recorded_versions import run_recorded
+    from gaitforge.flows.stages.recorded_versions import run_recorded
 
     store = datasets.open_store(arguments.store)
     here, runs = run_recorded(store, arguments.words, arguments.simulator_version)
@@ -119,7 +119,7 @@ def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
 )
 def relabel(arguments: argparse.Namespace) -> CommandWork:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
-    from gaitforge.plugins.what_if.relabel import RelabelPlan
+    from gaitforge.plugins.what_if.added_fields import RelabelPlan
 
     source = str(store_address(arguments.store))
     values = option_values(arguments, "threads")

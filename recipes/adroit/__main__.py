@@ -8,7 +8,7 @@ from gaitforge.flows.settings import override
 from gaitforge.pipeline.cli.parsing.options import add_options, option, setting
 from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser
 from gaitforge.pipeline.process_setup import prepare_process
-from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.terminal import TerminalReporter
 from gaitforge.plugins.gym.expert_training import run_gym_training
 from recipes.adroit.config import recommended
 from recipes.adroit.demonstrations import demonstrate, planned_episodes

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gaitforge.common.errors import listed
-from gaitforge.common.ranges import Positive, Share
+from gaitforge.common.limits import Positive, Share
 from gaitforge.plugins.gym.training.settings import TrainingSettings
 from recipes.adroit.mppi import PlannerConfig
 from recipes.adroit.objectives import OBJECTIVES

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gaitforge.collectors.part_arrays import joined_arrays
-from gaitforge.common.ranges import Positive, Whole
+from gaitforge.common.limits import Positive, Whole
 from gaitforge.datasets import Schema
 from gaitforge.datasets.hashing import hashed
 from gaitforge.flows.progress import Advance

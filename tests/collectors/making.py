@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.legged.episodes import EpisodeSpec
-from gaitforge.collectors.legged.geometry import Geometry
-from gaitforge.collectors.legged.rewards import StepView
+from gaitforge.collectors.legged.rewards import Geometry, StepView
 from gaitforge.collectors.physics.checks.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
@@ -23,7 +22,7 @@ from gaitforge.collectors.physics.checks.scene import (
 )
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.batch import RobotBatch
+from gaitforge.collectors.robots.kinematics import RobotBatch
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 
 __all__ = [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.intervals import (
+from gaitforge.flows.intervals import (
     combined_interval,
     mean_interval,
     ratio,

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.robots.robot import ASSETS, load_robot
-from gaitforge.collectors.robots.stored_robots import stored_robot
+from gaitforge.collectors.robots.robot import ASSETS, load_robot, stored_robot
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.datasets.catalog.edit_log import Edit
-from gaitforge.datasets.edits.merge import merge_stores
+from gaitforge.datasets.edits.assemble import merge_stores
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, random_episodes

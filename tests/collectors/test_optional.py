@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.optional import load_mocapact
+from gaitforge.common.extensions import load_mocapact
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gaitforge.common.files import join_inside
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.edit_log import Edit, edit_name
-from gaitforge.datasets.edits.fields import add_field
+from gaitforge.datasets.edits.operations import add_field
 from tests.datasets.edits.test_fields import TWO, collected_obs, make_field
 from tests.datasets.making import small_store
 

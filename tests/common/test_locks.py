@@ -15,8 +15,13 @@ import pytest
 
 from gaitforge.common import locks
 from gaitforge.common.files import create_durably, remove_leftover, temporary_name
-from gaitforge.common.liveness import SILENT_S, ProcessIdentity, file_system_time
-from gaitforge.common.locks import exclusive_lock, is_shared
+from gaitforge.common.locks import (
+    SILENT_S,
+    ProcessIdentity,
+    exclusive_lock,
+    file_system_time,
+    is_shared,
+)
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 MODULE = """
 import sys
-from gaitforge.collectors.exact_kernels import compiled as twice_compiled, elementwise
+from gaitforge.common.kernels import compiled as twice_compiled, elementwise
 from gaitforge.learners.fast_kernels import compiled
 
 FULL = {full}
@@ -17,7 +17,7 @@ def save(*arguments):
     raise OSError(28, "No space left on device", "/full/cache")
 
 if FULL:
-    from gaitforge.common.numba_compilers import numba
+    from gaitforge.common.kernels import numba
     numba()
     from numba.core import caching
     caching.IndexDataCacheFile.save = save

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pytest
 
-from gaitforge.common.ranges import Positive, Range, check_ranges
+from gaitforge.common.limits import Positive, Range, check_ranges
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gaitforge.common.sizes import check_archive
+from gaitforge.common.limits import check_archive
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.catalog.edit_log import edit_name
 from gaitforge.datasets.formats.parquet_rows import ParquetRows
-from gaitforge.datasets.storage.shards import ArrayLayout
+from gaitforge.datasets.storage.parts import ArrayLayout
 from tests.datasets.making import small_store
 
 MANY = 100_000_000

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.datasets import Field, PartRecord, Schema, Store
+from gaitforge.datasets.catalog.catalog import Manifest
 from gaitforge.datasets.catalog.episodes import episode_table
-from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.layout import MERGED_PREFIX
-from gaitforge.datasets.storage.commit import commit_part
+from gaitforge.datasets.schema import MERGED_PREFIX
 from gaitforge.datasets.storage.parts import check_arrays
+from gaitforge.datasets.storage.store import commit_part
 
 OBS, ACTION = 5, 2
 TWO_PARTS = ((5, 1, 9), (130, 64))

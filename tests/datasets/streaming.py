@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gaitforge.datasets import Selection
-from gaitforge.datasets.stream.order import EpochOrder, Windows
+from gaitforge.datasets.stream.pool import EpochOrder, Windows
 from tests.datasets.making import STREAMED_PARTS
 
 PARTS = STREAMED_PARTS

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.flows.records.activity import Heartbeat, read_active
 from gaitforge.flows.records.logs import LOG
-from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.part_records import Heartbeat, read_active, records_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.common.interrupts import Interrupted
-from gaitforge.common.liveness import ProcessIdentity, file_system_time
+from gaitforge.common.locks import ProcessIdentity, file_system_time
 from gaitforge.flows.records import logs
-from gaitforge.flows.records.activity import (
+from gaitforge.flows.records.logs import log_event, redacted
+from gaitforge.flows.records.part_records import (
     HEARTBEAT_S,
     MAX_FAILURES,
     STALE_S,
@@ -27,8 +28,6 @@ from gaitforge.flows.records.activity import (
     read_active,
     read_failures,
 )
-from gaitforge.flows.records.logs import log_event
-from gaitforge.flows.records.redaction import redacted
 from gaitforge.flows.retrying import Retry, is_passing
 from tests.flows.processes import read_log
 

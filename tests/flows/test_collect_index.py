@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import Store, open_store
-from gaitforge.datasets.catalog.index import CatalogIndex
+from gaitforge.datasets.catalog.catalog_files import CatalogIndex
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.versions import check_versions
+from gaitforge.flows.records.part_records import check_versions
 from gaitforge.flows.stages.collect import collect
 from tests.flows.making import COLLECT, GRID
 

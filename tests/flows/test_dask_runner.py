@@ -18,8 +18,7 @@ from distributed import Client, default_client
 from gaitforge.common.interrupts import Interrupted
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.activity import read_active
-from gaitforge.flows.records.part_records import part_records, records_folder
+from gaitforge.flows.records.part_records import part_records, read_active, records_folder
 from gaitforge.flows.runners.dask import run_dask, run_parts, until_cancelled
 from gaitforge.flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
 from gaitforge.flows.stages.collect import collect, collect_part, prepare

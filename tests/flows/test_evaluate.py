@@ -11,19 +11,23 @@ import pytest
 import torch
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, ExpertPolicy, load_expert
-from gaitforge.collectors.intervals import combined_interval, mean_interval, success_interval
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.trust import trusting
+from gaitforge.flows.intervals import combined_interval, mean_interval, success_interval
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.plans import record_from_tree
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.records.records import record_from_tree, to_tree
 from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy, is_evaluated
-from gaitforge.flows.tasks.evaluation import PolicyEvaluation, References
+from gaitforge.flows.tasks.evaluation import (
+    CLASS,
+    EXPERT,
+    PolicyEvaluation,
+    PolicySource,
+    References,
+)
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import CLASS, EXPERT, PolicySource
 from tests.flows.making import Counting
 
 ROBOT = load_robot()

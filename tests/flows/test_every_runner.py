@@ -10,7 +10,7 @@ from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.policy_source import run_source
+from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.pipeline.cli.main import main
 from tests.flows.making import COLLECT
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
-from gaitforge.flows.stages.legged.expert_training import ProgressTable, progress_note
+from gaitforge.flows.stages.expert_training import ProgressTable, progress_note
 
 EARLY: dict[str, Any] = {
     "steps": 120_000,

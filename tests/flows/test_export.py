@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.stages.export import ExportPlan, robot_facts, run_export
+from gaitforge.flows.stages.transfer import ExportPlan, robot_facts, run_export
+from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.learners.checkpoint import CHECKPOINT, read_checkpoint
 from gaitforge.learners.export.export import PolicyExportOptions
 from tests.flows.making import small_run

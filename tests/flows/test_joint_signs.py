@@ -17,8 +17,13 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from gaitforge.collectors.legged.rollout import run_episodes
-from gaitforge.collectors.robots.descriptor import BODY_DIM, BODY_SLICES, body_vector
-from gaitforge.collectors.robots.robot import N_JOINTS, load_robot
+from gaitforge.collectors.robots.robot import (
+    BODY_DIM,
+    BODY_SLICES,
+    N_JOINTS,
+    body_vector,
+    load_robot,
+)
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
@@ -26,9 +31,8 @@ from gaitforge.learners.control.compiled_step import compiled_step
 from gaitforge.learners.control.control import LearnedPolicy, TorchStep
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.models.registry import build_network, preset
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import TokenLayout
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import train
 from tests.collectors.robots.robot_folders import GO1, robot_folder

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from gaitforge.collectors.legged.data import StoredForm
-from gaitforge.collectors.legged.driving import driven_steps
 from gaitforge.collectors.legged.environment import MAX_ACTION
-from gaitforge.collectors.legged.episodes import draw_episode
+from gaitforge.collectors.legged.episodes import draw_episode, driven_steps
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import C
@@ -27,7 +26,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.stages.collect import collect, collect_part, prepare
 from gaitforge.flows.stages.replay import replay
-from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.flows.tasks.legged_evaluation import LeggedPolicyPlan, driven_by
 from tests.flows.making import COLLECT, GRID
 
 SWAY = """

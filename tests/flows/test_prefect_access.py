@@ -14,7 +14,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from gaitforge.common.locks import exclusive_lock
-from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home, first_start
+from gaitforge.flows.runners.prefect import bypass_proxies, check_prefect_home, first_start
 
 DEAD = "127.0.0.1:9"
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -19,7 +19,7 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.runners.prefect import asset_key
-from gaitforge.flows.runners.prefect_jobs import SITE, slurm_settings
+from gaitforge.flows.runners.prefect_stages import SITE, slurm_settings
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.script import SlurmForm
 from gaitforge.flows.stages import collect as stage
@@ -52,7 +52,7 @@ def server(slurm: SlurmCluster) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in slurm.environment.items():
             patch.setenv(name, value)
-        patch.setattr("gaitforge.flows.runners.prefect_jobs.POLL_S", 0.5)
+        patch.setattr("gaitforge.flows.runners.prefect_stages.POLL_S", 0.5)
         patch.setenv("PREFECT_RUNNER_POLL_FREQUENCY", "2")
         with prefect_api(port=0) as url:
             patch.setenv("PREFECT_API_URL", url)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gaitforge.flows.records.logs import log_event
-from gaitforge.flows.records.redaction import is_secret_name, redacted
+from gaitforge.flows.records.logs import is_secret_name, log_event, redacted
 
 SECRET = st.text(
     st.characters(

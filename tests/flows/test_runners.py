@@ -8,10 +8,13 @@ import pytest
 from gaitforge.common.interrupts import Interrupted
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.activity import read_active
-from gaitforge.flows.records.part_records import part_records, plan_records, records_folder
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.records.part_records import (
+    part_records,
+    plan_records,
+    read_active,
+    records_folder,
+)
+from gaitforge.flows.records.records import plan_from_tree, to_tree
 from gaitforge.flows.retrying import Retry
 from gaitforge.flows.stages.collect import collect, collect_part, prepare
 from gaitforge.flows.tasks.legged import LeggedPlan

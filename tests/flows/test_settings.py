@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.flows.experiments.published import Published
+from gaitforge.flows.experiments.plan import Published
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.settings import override, setting_names, with_named
 from gaitforge.pipeline.presets.experiments import experiment_preset

@@ -11,32 +11,35 @@ from safetensors.numpy import save_file
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
 from gaitforge.collectors.legged.data import CollectionGrid
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.legged.observations import OBS_DIM
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import N_COMMANDS
-from gaitforge.collectors.robots.descriptor import (
+from gaitforge.collectors.robots.robot import (
     BODY_DIM,
     DESCRIPTOR_NAMES,
+    N_JOINTS,
+    SEVERAL,
+    RobotCard,
     body_vector,
     descriptor,
+    load_robot,
+    stored_robot,
 )
-from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
-from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.datasets import Store, open_store
-from gaitforge.datasets.catalog.glossary import glossary
+from gaitforge.datasets.catalog.episodes import glossary
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.export import ExportPlan, run_export
-from gaitforge.flows.stages.legged.bodies import evaluate_bodies
+from gaitforge.flows.stages.expert_training import evaluate_bodies
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.stages.transfer import ExportPlan, run_export
+from gaitforge.flows.tasks.evaluation import PolicySource, run_source
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import PolicySource, run_source
-from gaitforge.learners.models.bot.trees import robot_tree
+from gaitforge.learners.models.bodies import robot_tree
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks

@@ -14,8 +14,7 @@ import pytest
 
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter, Silent
-from gaitforge.flows.stages.side_by_side import run_side_by_side
-from gaitforge.flows.stages.stage import Stage, is_done
+from gaitforge.flows.stages.stage import Stage, is_done, run_side_by_side
 from tests.datasets.programs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -127,7 +126,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.stages.side_by_side import run_side_by_side
+from gaitforge.flows.stages.stage import run_side_by_side
 from gaitforge.common.interrupts import Stopped
 from tests.flows.test_side_by_side import stages
 

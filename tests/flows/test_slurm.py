@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.records.activity import read_active
-from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.part_records import read_active, records_folder
 from gaitforge.flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
 from gaitforge.flows.runners.slurm.jobs import Job, find_jobs, job_state, task_states
 from gaitforge.pipeline.cli.main import main

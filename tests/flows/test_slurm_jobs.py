@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import to_tree, write_record
+from gaitforge.flows.records.records import plan_from_tree, to_tree, write_record
 from gaitforge.flows.runners.slurm.commands import job_environment, submit_command
 from gaitforge.flows.runners.slurm.jobs import (
     Job,
@@ -384,7 +383,7 @@ import numba.np.arraymath, zarr
 import gaitforge.collectors.physics.mujoco.backend
 import gaitforge.flows.runners.slurm.runner
 import gaitforge.flows.tasks.legged
-from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import read_active
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.runners.slurm.jobs import work_sha256
 from gaitforge.pipeline.cli import jobs

@@ -12,11 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.common.liveness import ProcessIdentity
+from gaitforge.common.locks import ProcessIdentity
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.activity import STALE_S, Heartbeat, PartActivity, read_active
-from gaitforge.flows.records.part_records import collection_rate, part_records, records_folder
+from gaitforge.flows.records.part_records import (
+    STALE_S,
+    Heartbeat,
+    PartActivity,
+    collection_rate,
+    part_records,
+    read_active,
+    records_folder,
+)
 from gaitforge.flows.stages.collect import collect, prepare
 from gaitforge.flows.stages.status import (
     QUIET_S,

@@ -22,7 +22,7 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.status import collection_status
 from gaitforge.flows.tasks.interface import CollectionPlan
-from gaitforge.flows.tasks.legged_policy import driven_by
+from gaitforge.flows.tasks.legged_evaluation import driven_by
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, recorded_plan
 from tests.flows.making import COLLECT, GRID, small_run
 

@@ -11,8 +11,8 @@ from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics.mujoco import backend
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages import recorded_versions
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.legged import recorded_versions
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.cli.main import main

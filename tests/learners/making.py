@@ -11,11 +11,8 @@ import torch
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.selection.selection import Unit
 from gaitforge.learners.models.registry import PRESETS, build_network, preset
-from gaitforge.learners.policy.conditioning import Condition
-from gaitforge.learners.policy.gaussian import GaussianSpread
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy_network import GaussianSpread, Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import Condition, TokenLayout
 from gaitforge.learners.training.config import TrainConfig
 from tests.datasets.making import part_input
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.catalog.records import ROWS_AT_ONCE, Records
-from gaitforge.pipeline.tables import show_result, table
+from gaitforge.datasets.catalog.rows import ROWS_AT_ONCE, Records
+from gaitforge.pipeline.terminal import show_result, table
 from tests.datasets.making import small_store
 
 ROWS = 150_000

@@ -2,16 +2,16 @@
 
 import pytest
 
-from gaitforge.pipeline import progress
-from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline import terminal
+from gaitforge.pipeline.terminal import TerminalReporter
 
 
 def test_slow_and_fast_steps_are_told_in_their_own_units(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(progress, "LINE_PERIOD_S", 0.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(terminal, "LINE_PERIOD_S", 0.0)
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
     with TerminalReporter().step("plan", 4, "episode") as advance:
         now = 120.0
         advance(0, "return 3")

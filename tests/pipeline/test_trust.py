@@ -28,13 +28,13 @@ from gaitforge.common.trust import (
     trusting,
 )
 from gaitforge.datasets import DatasetError
-from gaitforge.datasets.catalog.manifest import Manifest, json_sha256
-from gaitforge.datasets.layout import CATALOG, ROOT_FILE
-from gaitforge.datasets.storage.root import ATTRIBUTE, DIGEST, read_root
+from gaitforge.datasets.catalog.catalog import Manifest, json_sha256
+from gaitforge.datasets.schema import CATALOG, ROOT_FILE
+from gaitforge.datasets.storage.records import ATTRIBUTE, DIGEST, read_root
 from gaitforge.flows.runners.slurm.jobs import read_job, work_sha256
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.pipeline.cli.main import parsed
-from gaitforge.pipeline.cli.parsing.trusting import named_code
+from gaitforge.pipeline.cli.parsing.runners import named_code
 from gaitforge.plugins.gym.environments.environment_id import EnvironmentId
 from tests.pipeline.command_line import call
 

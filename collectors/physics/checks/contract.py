@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.physics.checks import barriers, contact, draws, independence, motion
+from gaitforge.collectors.physics.checks import contact, draws, motion
 from gaitforge.collectors.physics.checks.scene import ROBOT, Make
 
 Check = Callable[[Make], str]
@@ -43,19 +43,19 @@ _CHECKS: tuple[Check, ...] = (
     draws.model_draws,
     draws.draws_replaced,
     draws.impossible_draws,
-    barriers.walls,
-    barriers.bar,
-    barriers.turned_barrier,
-    barriers.body_force,
-    barriers.no_ground,
-    barriers.wall_beside,
-    barriers.out_of_reach,
-    barriers.own_barriers,
-    barriers.too_many_barriers,
-    independence.determinism,
-    independence.neighbours,
-    independence.partial_reset,
-    independence.restart,
+    contact.walls,
+    contact.bar,
+    contact.turned_barrier,
+    contact.body_force,
+    contact.no_ground,
+    contact.wall_beside,
+    contact.out_of_reach,
+    contact.own_barriers,
+    contact.too_many_barriers,
+    motion.determinism,
+    motion.neighbours,
+    motion.partial_reset,
+    motion.restart,
     contact.throughput,
 )
 CHECKS = {check.__name__.replace("_", "-"): check for check in _CHECKS}

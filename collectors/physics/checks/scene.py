@@ -8,8 +8,7 @@ import numpy as np
 
 from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
 from gaitforge.collectors.robots.commands import NEUTRAL, C
-from gaitforge.collectors.robots.gait import GaitReference
-from gaitforge.collectors.robots.kinematics import standing_height_m
+from gaitforge.collectors.robots.kinematics import GaitReference, standing_height_m
 from gaitforge.collectors.robots.robot import N_JOINTS, load_robot
 from gaitforge.collectors.rotations import from_yaw
 from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws

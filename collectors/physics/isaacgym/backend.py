@@ -29,14 +29,13 @@ from gaitforge.collectors.physics.interface import (
     RobotStart,
 )
 from gaitforge.collectors.physics.isaacgym import process
+from gaitforge.collectors.physics.isaacgym.process import FixedPart, TileBook, write_world
 from gaitforge.collectors.physics.isaacgym.worker import protocol
-from gaitforge.collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
-from gaitforge.collectors.physics.mujoco.host import RobotRows
+from gaitforge.collectors.physics.mujoco.backend import RobotRows
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.physics.mujoco.urdf import robot_urdf
 from gaitforge.collectors.robots.kinematics import standing_height_m
 from gaitforge.collectors.robots.robot import N_LEGS, RobotCard
-from gaitforge.collectors.scenarios.passages import MAX_BARRIERS
 from gaitforge.collectors.scenarios.randomisation import (
     COM_OFFSET,
     DRAW_INDEX,
@@ -44,7 +43,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     check_draws,
     drawn_gains,
 )
-from gaitforge.collectors.scenarios.terrains import tile_heights
+from gaitforge.collectors.scenarios.terrains import MAX_BARRIERS, tile_heights
 from gaitforge.collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
 FOOT_CLEARANCE_M = 0.05

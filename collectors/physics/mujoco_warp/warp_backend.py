@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gaitforge.collectors.physics.interface import BackendUnavailable, RobotStart
-from gaitforge.collectors.physics.mujoco.host import HostBackend
+from gaitforge.collectors.physics.mujoco.backend import HostBackend
 from gaitforge.collectors.physics.mujoco.model import GROUND, build_model
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION

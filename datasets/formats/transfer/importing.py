@@ -4,10 +4,19 @@ Nothing appears in the store until all of the source was read and the stored par
 and compared, so bad input leaves nothing behind. A new store appears in one step. Into an existing
 store, parts are moved one by one, each atomically; if that is interrupted, the next call adds the
 rest. An interrupted import resumes with its staged parts, unless the source or the options changed.
+
+Staging folders of imports, and what interrupted imports left in them.
+
+The folder lies beside the store, or beside the mirror of one on object storage. Its name contains a
+digest of the content and the options, so an interrupted import finds it again; its lock marks a
+running import.
+
+Episodes with NaN or infinity in a source: named and refused, or left out of the import.
 """
 
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -20,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, StorageError, amount, listed
 from gaitforge.common.files import (
@@ -29,18 +39,118 @@ from gaitforge.common.files import (
 )
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.dataset import Store, create_store, open_store
-from gaitforge.datasets.formats import importer_class, options_of
-from gaitforge.datasets.formats.checks import refuse
-from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
-from gaitforge.datasets.formats.recognising import recognised_as
-from gaitforge.datasets.formats.sources import field_bytes
-from gaitforge.datasets.formats.transfer import import_folders as staging
+from gaitforge.datasets.formats import importer_class, options_of, recognised_as
+from gaitforge.datasets.formats.protocol import (
+    Advance,
+    Begin,
+    Importer,
+    PartInput,
+    Report,
+    no_progress,
+)
+from gaitforge.datasets.formats.sources import (
+    NotFiniteError,
+    Span,
+    field_bytes,
+    not_finite_allowed,
+    refuse,
+)
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
-from gaitforge.datasets.formats.transfer.not_finite import read_finite
-from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
+from gaitforge.datasets.schema import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.storage.parts import array_digest
-from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url
+from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 from gaitforge.datasets.storage.s3.object_store import push_store
+
+STORE = "store"
+"""The staged store, below the staging folder."""
+
+_ORIGIN = "origin"
+_LOCK = ".lock"
+
+
+def staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
+    """The folder of the import `tag`, 12 hexadecimal digits, into the store at `address`."""
+    store_path = local_folder(address).resolve()
+    return store_path.with_name(f".{store_path.name}.{tag}.importing")
+
+
+def lock_path(folder: Path) -> Path:
+    """The lock to hold while using a staging folder."""
+    return folder.with_name(f"{folder.name}{_LOCK}")
+
+
+def write_origin(folder: Path, origin: Path) -> None:
+    """Record in a staging folder what it imports, for `remove_leftovers`."""
+    write_bytes_durably(folder / _ORIGIN, str(origin.resolve()).encode())
+
+
+def remove_leftovers(address: str | os.PathLike[str], origin: Path) -> None:
+    """Remove staging folders of a store that no import will resume.
+
+    They are those of the same `origin` (its content or the options changed, or all of it is in
+    the store), those of an origin that no longer exists, and those without a staged store. Folders
+    of other origins and locked ones stay.
+    """
+    store_path = local_folder(address).resolve()
+    pattern = re.compile(rf"{re.escape(f'.{store_path.name}.')}[0-9a-f]{{12}}\.importing")
+    with suppress(OSError):  # a folder that cannot be read or written is left as it is
+        names = {name.removesuffix(_LOCK) for name in os.listdir(store_path.parent)}
+        for folder in sorted(
+            store_path.with_name(name) for name in names if pattern.fullmatch(name)
+        ):
+            with exclusive_lock(lock_path(folder), wait=False) as held:
+                if held and not _resumable(folder, origin):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _resumable(folder: Path, origin: Path) -> bool:
+    try:
+        recorded = Path((folder / _ORIGIN).read_text())
+    except FileNotFoundError:
+        return False
+    return (folder / STORE).is_dir() and recorded != origin.resolve() and recorded.exists()
+
+
+HINT = "--drop-nan (drop_nan=True) leaves such episodes out"
+
+
+def read_finite(importer: Importer, span: Span, drop: bool) -> tuple[PartInput, np.ndarray]:
+    """A part of a source, and the episodes that were left out of it.
+
+    Episodes are numbered in the source. With all of a part's episodes left out, its arrays and rows
+    are empty.
+
+    Raises:
+        DatasetError: without `drop`, for values that are not finite; names the episodes.
+    """
+    try:
+        return importer.read_part(span), np.zeros(0, np.int64)
+    except NotFiniteError as error:
+        refusal = str(error)  # as text: the exception's frames would keep files open
+    try:
+        with not_finite_allowed():
+            part = importer.read_part(span)
+    except DatasetError as error:
+        raise DatasetError(refusal) from error
+    per = {"step": span.starts, "episode": np.arange(len(span.lengths))}
+    kept = np.ones(len(span.lengths), bool)
+    for field in importer.schema.fields:
+        rows = part.arrays[field.name]
+        finite = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+        kept &= np.logical_and.reduceat(finite, per[field.per])
+    episodes = span.first + np.flatnonzero(~kept)
+    if not drop:
+        raise DatasetError(f"{refusal}, in episode {listed(episodes, 4)}; {HINT}")
+    of = {"step": np.repeat(kept, span.lengths), "episode": kept}
+    fields = importer.schema.fields
+    arrays = {field.name: part.arrays[field.name][of[field.per]] for field in fields}
+    rows = part.episodes
+    if isinstance(rows, Mapping):
+        rows = {name: np.asarray(values)[kept] for name, values in rows.items()}
+    else:
+        rows = rows.filter(pa.array(kept))
+    return PartInput(arrays, rows), episodes
+
 
 WORKERS = 2
 _SOURCE = "source.json"
@@ -97,7 +207,7 @@ def import_source(
             steps = steps - sum(dropped.values())
             carried = replace(carried, notes=(*carried.notes, *_dropped_note(dropped)))
         else:
-            staging.remove_leftovers(address, work.origin)
+            remove_leftovers(address, work.origin)
             advance(steps)
             manifests = [target.catalog().manifests[part_id] for part_id in work.part_ids]
             episodes = sum(manifest.episodes for manifest in manifests)
@@ -162,16 +272,16 @@ class _Import:
 
     def run(self, advance: Advance, workers: int) -> dict[int, int]:
         """Stage, verify and publish; gives the left-out episodes and their lengths."""
-        folder = staging.staging_folder(self.address, self.record.tag)
+        folder = staging_folder(self.address, self.record.tag)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(staging.lock_path(folder), wait=False) as held:
+        with exclusive_lock(lock_path(folder), wait=False) as held:
             if not held:
                 detail = f"into {self.address} by another process"
                 raise DatasetError(f"{self.source} is being imported {detail}")
-            staging.remove_leftovers(self.address, self.origin)
+            remove_leftovers(self.address, self.origin)
             try:
                 staged = self._staged_store(folder)
-                staging.write_origin(folder, self.origin)
+                write_origin(folder, self.origin)
                 dropped: dict[int, int] = {}
                 work = self._write_part(staged, dropped, advance)
                 _in_threads(work, range(len(self.part_ids)), workers)
@@ -200,9 +310,9 @@ class _Import:
         if self.drop_nan or not kept.is_file() or kept.read_text() != stamp:
             shutil.rmtree(folder, ignore_errors=True)
         elif self.target is not None:
-            _forget_half_moved(folder / staging.STORE, self.target)
+            _forget_half_moved(folder / STORE, self.target)
         plan = {"import": {"format": self.name, "source": Path(self.source).name}}
-        store = Store.create(folder / staging.STORE, self.importer.schema, plan)
+        store = Store.create(folder / STORE, self.importer.schema, plan)
         write_bytes_durably(kept, stamp.encode())
         return store
 

@@ -29,16 +29,29 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, disk_failures
 from gaitforge.common.files import join_inside, temporary_file, visible
-from gaitforge.datasets.catalog.catalog import Catalog
-from gaitforge.datasets.catalog.manifest import PartRecord
-from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems
-from gaitforge.datasets.storage.root import RootRecord, plain_plan, read_root, write_skeleton
+from gaitforge.datasets.catalog.catalog import Catalog, PartRecord
+from gaitforge.datasets.schema import (
+    ABOUT,
+    CATALOG,
+    EDITS,
+    OVERLAYS,
+    PARTS,
+    ROOT_FILE,
+    TAGS,
+    Schema,
+)
+from gaitforge.datasets.storage.integrity import field_folders, store_files, used_stems
+from gaitforge.datasets.storage.parts import ArrayReader
+from gaitforge.datasets.storage.records import (
+    RootRecord,
+    Tag,
+    plain_plan,
+    read_root,
+    read_tag,
+    write_skeleton,
+)
 from gaitforge.datasets.storage.s3.bucket import Bucket, Listed
-from gaitforge.datasets.storage.shards import ArrayReader
 from gaitforge.datasets.storage.store import PartStore
-from gaitforge.datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
 """Age from which `gc` removes uncommitted objects, in seconds."""
@@ -206,7 +219,7 @@ class BucketStore(PartStore):
 
 
 def push_store(store: PartStore, url: str) -> list[str]:
-    """Copy a local store to a URL, as `contents.store_files` lists it; what is there is not sent.
+    """Copy a local store to a URL, as `integrity.store_files` lists it; what is there is not sent.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
     states. Returns the stems of the catalog files committed now.

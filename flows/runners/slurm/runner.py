@@ -14,14 +14,12 @@ from pathlib import Path
 
 import gaitforge
 from gaitforge.common.errors import amount
-from gaitforge.common.liveness import file_system_time
+from gaitforge.common.locks import file_system_time
 from gaitforge.datasets import create_store
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.part_records import PartCollected, store_address
-from gaitforge.flows.records.plans import check_value
-from gaitforge.flows.records.records import provenance, to_tree, write_record
-from gaitforge.flows.records.versions import check_versions
+from gaitforge.flows.records.part_records import PartCollected, check_versions, store_address
+from gaitforge.flows.records.records import check_value, provenance, to_tree, write_record
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import (
     Limits,

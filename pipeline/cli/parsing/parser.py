@@ -8,8 +8,14 @@ from typing import Any, NoReturn
 
 from gaitforge.pipeline.cli.parsing.entries import Command, added_actions
 from gaitforge.pipeline.cli.parsing.options import Options, add_options
-from gaitforge.pipeline.cli.parsing.reading import GIVEN, noting, refuse_unread
-from gaitforge.pipeline.cli.parsing.values import Number, names, numbers
+from gaitforge.pipeline.cli.parsing.values import (
+    GIVEN,
+    Number,
+    names,
+    noting,
+    numbers,
+    refuse_unread,
+)
 
 WRONG_INPUT = 2
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.tokens import TokenLayout
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES, squared_error, summed_loss
 from gaitforge.learners.training.train import train

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from gaitforge.learners.models.rotary import rotary_frequencies, rotation
 from gaitforge.learners.models.spaces import SPACES
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.transformer import rotary_frequencies, rotation
+from gaitforge.learners.tokens import TokenLayout
 from gaitforge.plugins.baselines import retnet
 from gaitforge.plugins.baselines.retnet import (
     DTRetNetConfig,

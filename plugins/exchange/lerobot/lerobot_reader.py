@@ -8,11 +8,9 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError, amount
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.checks import read_json, refuse
-from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
 from gaitforge.datasets.formats.protocol import Carried, Importer, NoOptions, PartInput
-from gaitforge.datasets.formats.sources import Span
+from gaitforge.datasets.formats.sources import Span, check_notes, read_json, refuse
 from gaitforge.datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 from gaitforge.plugins.exchange.lerobot import lerobot_schema as layout
 from gaitforge.plugins.exchange.lerobot.files import LerobotFolder

@@ -12,16 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaitforge.common.errors import DatasetError
-from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.parquet_rows import to_arrow, to_lists
-from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
-from gaitforge.datasets.formats.readme import README, readme
+from gaitforge.datasets.formats.protocol import (
+    README,
+    Advance,
+    Carried,
+    Exporter,
+    ExportOptions,
+    readme,
+)
+from gaitforge.datasets.formats.sources import Block, blocks
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.plugins.exchange.lerobot import lerobot_schema
 from gaitforge.plugins.exchange.lerobot import lerobot_schema as layout
-from gaitforge.plugins.exchange.lerobot import statistics
-from gaitforge.plugins.exchange.lerobot.lerobot_schema import NOTES, feature_of
-from gaitforge.plugins.exchange.lerobot.statistics import Stats
+from gaitforge.plugins.exchange.lerobot.lerobot_schema import NOTES, Stats, feature_of
 
 _LOAD = """from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -86,7 +91,7 @@ class LerobotExporter(Exporter):
         _write_tasks(temporary / layout.TASKS, frames.tasks)
         info = _info(selection, len(frames.tasks), frames.fps, options.file_mb)
         _write_json(temporary / layout.INFO, info)
-        stats = {feature_of(name): statistics.field_stats(selection, name) for name in names}
+        stats = {feature_of(name): lerobot_schema.field_stats(selection, name) for name in names}
         stats |= frames.own_stats()
         lists = {name: {key: entry[key].tolist() for key in entry} for name, entry in stats.items()}
         _write_json(temporary / layout.STATS, lists)
@@ -139,7 +144,7 @@ class _Frames:
     def own_stats(self) -> dict[str, Stats]:
         """Statistics of the computed features."""
         return {
-            name: statistics.scalar_stats(computed[name] for _, computed in self.blocks())
+            name: lerobot_schema.scalar_stats(computed[name] for _, computed in self.blocks())
             for name in layout.OWN_FEATURES
         }
 
@@ -159,7 +164,7 @@ class _Frames:
             "dataset_to_index": block.first_step + block.stops,
         }
         for name, values in columns.items():
-            for stat, per_episode in statistics.episode_stats(values, block.lengths).items():
+            for stat, per_episode in lerobot_schema.episode_stats(values, block.lengths).items():
                 rows[f"stats/{name}/{stat}"] = to_lists(per_episode)
         return pa.table(rows)
 

@@ -15,14 +15,13 @@ import pyarrow as pa
 
 from gaitforge.common.files import check_inside, files_under
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.checks import check_finite, damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5
-from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
+from gaitforge.datasets.formats.sources import check_finite, check_notes, damage_named, refuse
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
-from gaitforge.plugins.exchange.minari import metadata as meta
 from gaitforge.plugins.exchange.minari import minari_schema as layout
-from gaitforge.plugins.exchange.minari.library import minari_library
+from gaitforge.plugins.exchange.minari import minari_schema as meta
+from gaitforge.plugins.exchange.minari.minari_schema import minari_library
 
 UNKNOWN_DT_S = 0.02
 _IN_SPACES = {"obs": layout.OBSERVATIONS, "action": layout.ACTIONS}

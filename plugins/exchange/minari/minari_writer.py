@@ -15,15 +15,26 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS
-from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
-from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
-from gaitforge.datasets.formats.readme import README, readme
+from gaitforge.datasets.formats.protocol import (
+    README,
+    Advance,
+    Carried,
+    Exporter,
+    ExportOptions,
+    readme,
+)
+from gaitforge.datasets.formats.sources import blocks, check_fields, check_room
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 from gaitforge.datasets.storage.about import read_about
-from gaitforge.plugins.exchange.minari.library import minari_library
-from gaitforge.plugins.exchange.minari.metadata import LARGE_SEED, catalog_seed
-from gaitforge.plugins.exchange.minari.minari_schema import NOTES, most_steps, schema_note
+from gaitforge.plugins.exchange.minari.minari_schema import (
+    LARGE_SEED,
+    NOTES,
+    catalog_seed,
+    minari_library,
+    most_steps,
+    schema_note,
+)
 
 NEEDED = ("obs", "action", "reward")
 _ROWS = 4096

@@ -11,26 +11,25 @@ from h5py import h5d, h5s  # pyright: ignore[reportAttributeAccessIssue] (compil
 
 from gaitforge.common.errors import failures, listed
 from gaitforge.datasets.formats import hdf5
-from gaitforge.datasets.formats.checks import (
-    check_finite,
-    check_option,
-    damage_named,
-    refuse,
-)
-from gaitforge.datasets.formats.notes import check_notes, refuse_options
 from gaitforge.datasets.formats.protocol import Carried, PartInput
 from gaitforge.datasets.formats.sources import (
     EPISODE_BYTES,
     Span,
+    check_finite,
+    check_notes,
+    check_option,
     cut_parts,
+    damage_named,
     episode_returns,
     field_bytes,
     identity,
+    refuse,
+    refuse_options,
 )
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema, consecutive_slices
-from gaitforge.plugins.exchange.robomimic import demos as files
+from gaitforge.plugins.exchange.robomimic import robomimic_schema as files
 from gaitforge.plugins.exchange.robomimic import robomimic_schema as keys
-from gaitforge.plugins.exchange.robomimic.demos import Demo, Kind
+from gaitforge.plugins.exchange.robomimic.robomimic_schema import Demo, Kind
 
 _UNKNOWN_DT_S = 0.02
 _MIMIC = "obs/datagen_info/"

@@ -12,14 +12,12 @@ import h5py
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.hdf5 import packing, write_notes
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
-from gaitforge.datasets.formats.sources import tiling_slices
+from gaitforge.datasets.formats.sources import blocks, check_fields, check_room, tiling_slices
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.saved import load_selection
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection.selection import EpisodeSelection, load_selection
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.plugins.exchange.robomimic import robomimic_schema as keys
 

@@ -8,7 +8,7 @@ import pytest
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.plugins.exchange.lerobot.statistics import episode_stats
+from gaitforge.plugins.exchange.lerobot.lerobot_schema import episode_stats
 from gaitforge.plugins.exchange.tests.lerobot_files import DATA, EPISODES, read, tree
 from tests.datasets.formats.format_stores import lerobot_store, random_episodes
 from tests.datasets.making import small_store

@@ -18,7 +18,7 @@ from gaitforge.datasets import (
     save_split,
     split_by_fractions,
 )
-from gaitforge.datasets.edits.cutting import cut_episodes
+from gaitforge.datasets.edits.split import cut_episodes
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.exchange.tests.robomimic_files import (

@@ -14,10 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import listed
-from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import datasets_of, read_rows
-from gaitforge.datasets.formats.notes import check_notes
-from gaitforge.datasets.formats.sources import Span, field_name, free_name, stored_dtype
+from gaitforge.datasets.formats.sources import (
+    Span,
+    check_notes,
+    damage_named,
+    field_name,
+    free_name,
+    refuse,
+    stored_dtype,
+)
 from gaitforge.datasets.schema import Schema
 
 OBSERVATIONS = "observations"

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.formats import hdf5
-from gaitforge.datasets.formats.checks import check_option, damage_named, refuse
 from gaitforge.datasets.formats.d4rl_tasks import (
     TASKS,
     UNKNOWN,
@@ -30,9 +29,18 @@ from gaitforge.datasets.formats.d4rl_tasks import (
     obs_slices,
     task_columns,
 )
-from gaitforge.datasets.formats.notes import check_notes, refuse_options
 from gaitforge.datasets.formats.protocol import Carried, PartInput
-from gaitforge.datasets.formats.sources import Span, cut_parts, identity, stored_dtype
+from gaitforge.datasets.formats.sources import (
+    Span,
+    check_notes,
+    check_option,
+    cut_parts,
+    damage_named,
+    identity,
+    refuse,
+    refuse_options,
+    stored_dtype,
+)
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 from gaitforge.plugins.gym.d4rl import d4rl_layout as layout
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats import hdf5
-from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
+from gaitforge.datasets.formats.sources import blocks, check_fields, check_room
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection

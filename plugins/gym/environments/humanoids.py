@@ -23,8 +23,8 @@ import gymnasium
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.common.errors import missing_package
+from gaitforge.common.kernels import compiled
 from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.plugins.gym.environments.tasks import HUMANOID_DT_S
 

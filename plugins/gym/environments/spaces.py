@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.optional import load_gymnasium
+from gaitforge.common.extensions import load_gymnasium
 from gaitforge.datasets.schema import consecutive_slices
 
 LARGEST = 4096

@@ -27,8 +27,8 @@ from typing import Any, SupportsFloat
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.optional import load_gymnasium
 from gaitforge.common.errors import listed
+from gaitforge.common.extensions import load_gymnasium
 from gaitforge.common.files import sha256_file
 from gaitforge.common.own_code import module_version
 from gaitforge.common.trust import UntrustedCodeError, pieces

@@ -16,12 +16,10 @@ import pytest
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.flows.progress import Advance, Silent
-from gaitforge.flows.records.activity import read_active
-from gaitforge.flows.records.part_records import records_folder, records_of_commits
+from gaitforge.flows.records.part_records import read_active, records_folder, records_of_commits
 from gaitforge.flows.records.records import write_record
-from gaitforge.flows.stages.collect import collect, collect_part
-from gaitforge.flows.stages.importing import ImportPlan, run_import
-from gaitforge.flows.stages.processes import run_in_processes
+from gaitforge.flows.stages.collect import collect, collect_part, run_in_processes
+from gaitforge.flows.stages.transfer import ImportPlan, run_import
 from gaitforge.pipeline.cli.main import main
 from gaitforge.plugins.gym.evaluation import GymEvaluation
 from gaitforge.plugins.gym.task import GymPlan, quality_summary

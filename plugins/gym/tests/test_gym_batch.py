@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from gaitforge.collectors.optional import load_gymnasium
+from gaitforge.common.extensions import load_gymnasium
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import TASKS, find_task, package_version
 

@@ -11,8 +11,7 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
-from gaitforge.flows.tasks.evaluation import References
-from gaitforge.flows.tasks.policy_source import PolicySource, run_source
+from gaitforge.flows.tasks.evaluation import PolicySource, References, run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.plugins.gym.evaluation import GymEvaluation

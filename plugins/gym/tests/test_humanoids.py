@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gaitforge.learners.models.bot.bodies import body_of, body_view
+from gaitforge.learners.models.bodies import body_of, body_view
 from gaitforge.plugins.gym.environments.tasks import TASKS, make_environment
 
 pytest.importorskip("gymnasium")

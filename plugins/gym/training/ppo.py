@@ -15,10 +15,10 @@ import torch
 from tensordict import TensorDict
 
 from gaitforge.collectors.experts import ppo_algorithm
-from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
+from gaitforge.collectors.experts import ppo_algorithm as checkpoint
 from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, PpoUpdate
 from gaitforge.collectors.training_folder import POLICY, Report
-from gaitforge.common.ranges import Positive
+from gaitforge.common.limits import Positive
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import find_task
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_setting
-from gaitforge.common.ranges import NotNegative, Positive, Whole, check_ranges
+from gaitforge.common.limits import NotNegative, Positive, Whole, check_ranges
 from gaitforge.plugins.gym.environments.tasks import find_task
 from gaitforge.plugins.gym.training.sac import SACConfig
 

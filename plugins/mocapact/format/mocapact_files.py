@@ -8,13 +8,14 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.formats.checks import check_finite, damage_named, first_line, refuse
-from gaitforge.datasets.formats.hdf5 import open_hdf5, read_notes
-from gaitforge.datasets.formats.hdf5_chunks import (
+from gaitforge.datasets.formats.hdf5 import (
     ImplausibleSizeError,
     check_chunks,
+    open_hdf5,
+    read_notes,
     read_whole,
 )
+from gaitforge.datasets.formats.sources import check_finite, damage_named, first_line, refuse
 from gaitforge.datasets.schema import Schema, consecutive_slices
 from gaitforge.plugins.mocapact.format import mocapact_schema as layout
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, failures, listed
 from gaitforge.common.files import visible
-from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5, top_names
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import (
@@ -20,7 +19,9 @@ from gaitforge.datasets.formats.sources import (
     catalog_columns,
     content_digests,
     cut_parts,
+    damage_named,
     joint_identity,
+    refuse,
 )
 from gaitforge.datasets.schema import Schema
 from gaitforge.plugins.mocapact.format import mocapact_files as files

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.optional import load_mocapact
+from gaitforge.common.extensions import load_mocapact
 from gaitforge.plugins.mocapact.humanoid import walker
 from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet

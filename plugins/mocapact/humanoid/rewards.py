@@ -7,7 +7,7 @@ with the weights and scales of dm_control's "comic" reward.
 import numpy as np
 
 from gaitforge.plugins.mocapact.humanoid.environment import TERMINATION_ERROR
-from gaitforge.plugins.mocapact.humanoid.kinematics import TrackedPoses
+from gaitforge.plugins.mocapact.humanoid.walker import TrackedPoses
 
 _CENTER_OF_MASS = (0.1, 10.0)
 _JOINT_VELOCITY = (1.0, 0.1)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from gaitforge.common.ranges import Range, Whole, check_ranges
+from gaitforge.common.limits import Range, Whole, check_ranges
 from gaitforge.datasets import Field, Schema
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet
 from gaitforge.plugins.mocapact.humanoid.observation import (

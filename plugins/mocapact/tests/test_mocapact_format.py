@@ -11,7 +11,7 @@ import pytest
 from gaitforge.datasets import DatasetError, Field, Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.learners.models.bot.bodies import BODIES
+from gaitforge.learners.models.bodies import BODIES
 from gaitforge.plugins.mocapact.format.mocapact_schema import BODY_OBSERVABLES
 from gaitforge.plugins.mocapact.format.mocapact_writer import MocapactExporter
 from gaitforge.plugins.mocapact.tests.mocapact_files import (

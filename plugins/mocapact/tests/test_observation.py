@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gaitforge.learners.models.bot.bodies import BODIES, body_view
+from gaitforge.learners.models.bodies import BODIES, body_view
 from gaitforge.plugins.mocapact.humanoid.environment import TrackingEnvironment
 from gaitforge.plugins.mocapact.humanoid.observation import (
     JOINT_NAMES,

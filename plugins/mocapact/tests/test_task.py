@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.published import Published
+from gaitforge.flows.experiments.plan import Experiment, Published
 from gaitforge.flows.progress import Advance, Silent
 from gaitforge.flows.records.part_records import records_folder, records_of_commits
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
-from gaitforge.flows.tasks.policy_source import run_source
+from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.presets.choices import chosen_claim

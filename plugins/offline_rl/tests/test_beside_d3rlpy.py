@@ -17,7 +17,7 @@ from gaitforge.common.networks import Ensemble
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.learners.policy.gaussian import MIN_LOG_STD
+from gaitforge.learners.policy_network import MIN_LOG_STD
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.building import build_policy, build_values
 from gaitforge.learners.training.config import TrainConfig

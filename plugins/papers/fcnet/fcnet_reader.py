@@ -12,10 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from gaitforge.datasets.formats.d4rl_tasks import TASKS, D4rlTask, named_dataset, task_columns
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
-from gaitforge.datasets.formats.sources import Span, cut_parts, identity
+from gaitforge.datasets.formats.sources import (
+    Span,
+    check_finite,
+    check_option,
+    cut_parts,
+    identity,
+    refuse,
+    refuse_unreadable,
+)
 from gaitforge.plugins.papers.fcnet import fcnet_schema as layout
 
 _KINDS = ("src", "tgt", "meta")

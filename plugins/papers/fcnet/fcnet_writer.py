@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, amount, listed
-from gaitforge.datasets.formats.blocks import blocks, check_fields
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
+from gaitforge.datasets.formats.sources import blocks, check_fields
 from gaitforge.datasets.schema import Field, Schema
-from gaitforge.datasets.selection.actions import CLEAN
+from gaitforge.datasets.selection.episode_values import CLEAN
 from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.plugins.papers.fcnet import fcnet_schema as layout
 

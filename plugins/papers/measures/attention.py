@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.models.bot.body_attention import AttentionMask, compiled, dense_masked
+from gaitforge.learners.models.body_attention import AttentionMask, dense_masked, sparse
 from gaitforge.plugins.papers.measures.interface import Measure, Point, Series
 from gaitforge.plugins.papers.measures.timing import seconds_of
 
@@ -146,5 +146,5 @@ def forward_passes(qkv: np.ndarray, mask: np.ndarray) -> Mapping[str, Callable[[
         NUMPY_DENSE: partial(numpy_dense, *qkv, bias),
         NUMPY_MASKED: partial(numpy_masked, *qkv, np.nonzero(mask)),
         TORCH_DENSE: partial(dense_masked, packed, allowed),
-        COMPILED: partial(compiled, packed, allowed),
+        COMPILED: partial(sparse, packed, allowed),
     }

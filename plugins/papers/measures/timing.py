@@ -10,8 +10,7 @@ import torch
 
 from gaitforge.learners.models.registry import ModelSpec, build_network
 from gaitforge.learners.models.spaces import Space
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
 
 Key = TypeVar("Key")
 Figure = TypeVar("Figure")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.common.trust import trusting
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment

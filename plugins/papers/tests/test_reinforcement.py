@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.common.history import HISTORY
-from gaitforge.flows.experiments.published import OPEN, Published
+from gaitforge.flows.experiments.plan import OPEN, Published
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.stages.stage import find_stage, is_done, run_stages
 from gaitforge.learners.models.registry import build_network, count_parameters, preset
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.tokens import TokenLayout
 from gaitforge.pipeline.presets.experiments import preset as shipped
 from gaitforge.pipeline.report.experiment import stages_in
 from gaitforge.plugins.papers.reinforcement import ReinforcementPlan

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.stage import is_done, run_stages

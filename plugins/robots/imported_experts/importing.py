@@ -13,7 +13,6 @@ import numpy as np
 import yaml
 
 from gaitforge.collectors.experts.expert import load_expert
-from gaitforge.collectors.optional import load_onnx
 from gaitforge.collectors.robots.robot import (
     CARD_FILE,
     N_JOINTS,
@@ -23,9 +22,10 @@ from gaitforge.collectors.robots.robot import (
     own_files,
 )
 from gaitforge.common.errors import failures
+from gaitforge.common.extensions import load_onnx
 from gaitforge.common.files import new_folder
-from gaitforge.common.sizes import check_archive
-from gaitforge.datasets.layout import check_outside_stores
+from gaitforge.common.limits import check_archive
+from gaitforge.datasets.schema import check_outside_stores
 from gaitforge.plugins.robots.entries import EXPERT_FORMAT
 from gaitforge.plugins.robots.imported_experts.networks import (
     Network,

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gaitforge.collectors.optional import load_onnx
 from gaitforge.common.errors import failures
+from gaitforge.common.extensions import load_onnx
 
 Arrays = list[np.ndarray]
 Normaliser = tuple[np.ndarray, np.ndarray]

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.physics.mujoco.model import build_model
-from gaitforge.collectors.physics.mujoco.stiffness import stiffness
+from gaitforge.collectors.physics.mujoco.model import build_model, stiffness
 from gaitforge.collectors.physics.mujoco.urdf import robot_urdf
 from gaitforge.collectors.robots.kinematics import LegKinematics
 from gaitforge.collectors.robots.robot import (

@@ -12,8 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.experts.averaging import average_experts
-from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.experts.expert import average_experts, load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM
 from gaitforge.collectors.policy import Observation

@@ -38,7 +38,7 @@ def test_each_part_gets_its_field_from_the_version_that_made_it(
     assert ran == [[*derive, "--simulator-version", OTHER]]
     with monkeypatch.context() as patch:
         patch.setattr(backend.MujocoBackend, "version", OTHER)
-        patch.setattr("gaitforge.plugins.what_if.derive.version", lambda _: OTHER)
+        patch.setattr("gaitforge.plugins.what_if.added_fields.version", lambda _: OTHER)
         assert main(ran[0]) == 0
     assert "state" in open_store(mixed).select().episode(0)
 

@@ -13,8 +13,7 @@ from gaitforge.datasets.edits.operations import annotate, drop
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.legged.paired import paired
-from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.stages.replay import paired, replay
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.plugins.what_if.counterfactual import CounterfactualPlan
 

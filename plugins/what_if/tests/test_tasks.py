@@ -10,9 +10,8 @@ from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.plugins.what_if.added_fields import DerivePlan, RelabelPlan
 from gaitforge.plugins.what_if.counterfactual import CounterfactualPlan
-from gaitforge.plugins.what_if.derive import DerivePlan
-from gaitforge.plugins.what_if.relabel import RelabelPlan
 from tests.flows.conftest import scheduler
 from tests.flows.making import COLLECT, GRID
 from tests.flows.test_tasks import (

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from gaitforge.collectors.experts.averaging import average_experts
 from gaitforge.collectors.experts.expert import (
     DEFAULT_EXPERT,
     EXPERTS,
     FEATURE_DIM,
     ExpertPolicy,
+    average_experts,
     drives_a_family,
     expert_features,
     list_experts,
@@ -25,8 +25,7 @@ from gaitforge.collectors.experts.expert import (
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.batch import RobotBatch
-from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.kinematics import GaitReference, RobotBatch
 from gaitforge.collectors.robots.robot import N_JOINTS
 from tests.collectors.making import ROBOT, spec
 from tests.collectors.robots.robot_folders import family_of

@@ -18,19 +18,19 @@ from gaitforge.collectors.experts.expert import (
     load_expert,
     robots_of_expert,
 )
-from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
-from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
-from gaitforge.collectors.experts.training_task import (
+from gaitforge.collectors.experts.ppo import (
     CRITIC_DIM,
     SKILL_SHARES,
     TERRAIN_SHARES,
     ExpertTask,
+    ExpertTrainingConfig,
+    train_expert,
 )
+from gaitforge.collectors.experts.ppo_algorithm import trained_steps
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rewards import track_linear_velocity
-from gaitforge.collectors.robots.descriptor import BODY_DIM
-from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.robots.robot import BODY_DIM, N_JOINTS
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
@@ -136,7 +136,7 @@ def test_a_training_on_other_terrains_cannot_go_on(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gaitforge.collectors.experts.training_task.TERRAIN_SHARES",
+        "gaitforge.collectors.experts.ppo.TERRAIN_SHARES",
         TERRAIN_SHARES | {"gravel": 0.0},
     )
     with pytest.raises(ValueError, match="training with other network inputs"):

@@ -13,11 +13,10 @@ from gaitforge.collectors.legged.episodes import PUSH_STEPS, EpisodeSpec, draw_e
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.rewards import REWARDS, total_reward
 from gaitforge.collectors.robots.commands import C, ramped
-from gaitforge.collectors.robots.gait import leg_phases
+from gaitforge.collectors.robots.kinematics import leg_phases
 from gaitforge.collectors.robots.robot import N_JOINTS
-from gaitforge.collectors.scenarios.passages import steer
-from gaitforge.collectors.scenarios.signals import S
-from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.skills import SKILLS, S
+from gaitforge.collectors.scenarios.terrains import steer
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from tests.collectors.making import LEGS_UP, ROBOT, changed_view, perfect_view, spec, start_at
 

@@ -15,22 +15,23 @@ from gaitforge.collectors.legged.data import (
 )
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
-from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.rollout import (
     STATE_DIM,
     EpisodeRecord,
     EpisodeResult,
+    EvaluationGrid,
+    cell_measures,
+    evaluate,
     run_episodes,
 )
 from gaitforge.collectors.physics.interface import RobotStart
 from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.robots.commands import COMMAND_NAMES
 from gaitforge.collectors.robots.robot import N_JOINTS
-from gaitforge.collectors.scenarios.passages import Passage
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, N_STANDARD
 from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.scenarios.terrains import TERRAINS, Passage
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Store
 from tests.collectors.making import ROBOT, Constant

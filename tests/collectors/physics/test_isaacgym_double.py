@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gaitforge.collectors.physics.isaacgym.world_file import grid_triangles, tile_vertices
+from gaitforge.collectors.physics.isaacgym.process import grid_triangles, tile_vertices
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.physics.mujoco.urdf import RobotUrdf, robot_urdf
 from tests.collectors.making import FLAT, ROBOT

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.physics.isaacgym.world_file import (
+from gaitforge.collectors.physics.isaacgym.process import (
     GAP_M,
     FixedPart,
     TileBook,
@@ -16,8 +16,7 @@ from gaitforge.collectors.physics.isaacgym.world_file import (
     tile_vertices,
     write_world,
 )
-from gaitforge.collectors.scenarios.passages import Barrier
-from gaitforge.collectors.scenarios.terrains import GRID, TerrainTile, make_tile
+from gaitforge.collectors.scenarios.terrains import GRID, Barrier, TerrainTile, make_tile
 from tests.collectors.making import FLAT, height_between
 
 STAIRS = make_tile("stairs", 6, 3)

@@ -14,10 +14,9 @@ import pytest
 
 from gaitforge.collectors.physics import make_backend
 from gaitforge.collectors.physics.checks.robot_check import TRIAL_S, check_robot
-from gaitforge.collectors.physics.mujoco.model import build_model
-from gaitforge.collectors.physics.mujoco.stiffness import stiffness
+from gaitforge.collectors.physics.mujoco.model import build_model, stiffness
 from gaitforge.collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot
-from gaitforge.collectors.scenarios.passages import Barrier
+from gaitforge.collectors.scenarios.terrains import Barrier
 from gaitforge.collectors.timing import SUBSTEP_S
 from tests.collectors.making import hold, start_at
 from tests.collectors.robots.robot_folders import (

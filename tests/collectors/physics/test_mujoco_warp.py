@@ -28,9 +28,8 @@ from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBa
 from gaitforge.collectors.physics.mujoco.model import GROUND, build_model, write_tile
 from gaitforge.collectors.physics.mujoco_warp.warp_backend import MujocoWarpBackend
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotError, load_robot
-from gaitforge.collectors.scenarios.passages import Passage, place_barriers
 from gaitforge.collectors.scenarios.randomisation import DEFAULT
-from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
+from gaitforge.collectors.scenarios.terrains import TERRAINS, Passage, make_tile, place_barriers
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import robot_folder
 
@@ -158,7 +157,7 @@ def test_every_world_has_the_tile_it_was_last_put_on(
     import mujoco_warp
     import warp
 
-    from gaitforge.collectors.physics.mujoco_warp.memory import TileBank
+    from gaitforge.collectors.physics.mujoco_warp.worlds import TileBank
 
     tiles = [make_tile(sorted(TERRAINS)[number % len(TERRAINS)], number, 0) for number in range(10)]
     host = build_model(ROBOT)

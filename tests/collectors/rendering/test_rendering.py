@@ -14,10 +14,13 @@ from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
 from gaitforge.collectors.rendering.rendering import (
     OPENGL_BACKENDS,
     RenderingError,
+    Scene,
     Shot,
     draw,
+    frame_steps,
+    lay_out,
+    scene_of,
 )
-from gaitforge.collectors.rendering.scene import Scene, frame_steps, lay_out, scene_of
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.scenarios.terrains import make_tile, tile_heights
 from tests.collectors.making import ROBOT, Constant

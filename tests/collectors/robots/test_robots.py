@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.robots.gait import GaitReference
-from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.kinematics import GaitReference, LegKinematics
 from gaitforge.collectors.robots.robot import (
     CARD_FILE,
     CARD_KEYS,

@@ -7,8 +7,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
 from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.scenarios.command_ranges import command_ranges
-from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.skills import SKILLS, command_ranges
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import ROBOT, similar_robot

@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.robots.commands import C, commanded_distance_m
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.scenarios.passages import (
+from gaitforge.collectors.scenarios.skills import MAX_CRAWL_M, SKILLS
+from gaitforge.collectors.scenarios.terrains import (
     MAX_STEER_SIDE_MS,
     MAX_STEER_TURN_RADS,
+    N_LEVELS,
     TRACK_HALF_WIDTH_M,
     Barrier,
     Passage,
+    make_tile,
     place_barriers,
     steer,
 )
-from gaitforge.collectors.scenarios.skills import MAX_CRAWL_M, SKILLS
-from gaitforge.collectors.scenarios.terrains import N_LEVELS, make_tile
 from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import FLAT, ROBOT, SMALL_ROBOT, height_between, similar_robot
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
 from gaitforge.collectors.robots.robot import RobotError, list_robots, load_robot
-from gaitforge.collectors.scenarios.distributions import Distribution
 from gaitforge.collectors.scenarios.quantities import QUANTITIES
 from gaitforge.collectors.scenarios.randomisation import (
     DEFAULT,
@@ -21,6 +20,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     GROUPS,
     N_DRAWS,
     N_STANDARD,
+    Distribution,
     Randomisation,
     check_draws,
     nominal_draws,

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.legged.step_signals import signals
+from gaitforge.collectors.legged.rewards import signals
 from gaitforge.collectors.robots.commands import NEUTRAL, C
 from gaitforge.collectors.robots.robot import N_JOINTS
-from gaitforge.collectors.scenarios.passages import Passage
-from gaitforge.collectors.scenarios.signals import N_SIGNALS, S, Track
-from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.skills import N_SIGNALS, SKILLS, S, Track
+from gaitforge.collectors.scenarios.terrains import Passage
 from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import ROBOT, changed_view, perfect_view
 

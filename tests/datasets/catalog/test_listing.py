@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.catalog.listing import episode_id, episode_name
+from gaitforge.datasets.catalog.summaries import episode_id, episode_name
 from gaitforge.datasets.stream.stream_config import StreamConfig
 from tests.datasets.making import part_input, small_schema
 

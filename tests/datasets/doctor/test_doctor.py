@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import Store
-from gaitforge.datasets.doctor.data import source_data, store_data
+from gaitforge.datasets.doctor.data import Finding, source_data, store_data
 from gaitforge.datasets.doctor.examine import examine, quick_findings
-from gaitforge.datasets.doctor.finding import Finding
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from tests.datasets.doctor.faults import (
     EPISODES,

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Field, Store, merge_stores, open_store
-from gaitforge.datasets.edits.applying import apply_edits
-from gaitforge.datasets.edits.cutting import Cuts, cut_episodes, pieces_of
+from gaitforge.datasets.edits.assemble import apply_edits
+from gaitforge.datasets.edits.split import Cuts, cut_episodes, pieces_of
 from gaitforge.datasets.storage.s3.object_store import push_store
 from tests.datasets.edits.test_edits import PARTS, apply, edited_store, model_of
 from tests.datasets.edits.test_merge import EDITS
@@ -158,7 +158,7 @@ def test_a_store_on_object_storage_is_cut_into_a_local_one(url: str, tmp_path: P
 
 CUTS = """
 from gaitforge.datasets import open_store
-from gaitforge.datasets.edits.cutting import cut_episodes
+from gaitforge.datasets.edits.split import cut_episodes
 
 cut_episodes(open_store(sys.argv[1]), sys.argv[2], {0: [3], 4: [20, 40]})
 """

@@ -12,7 +12,7 @@ from gaitforge.datasets import DatasetError
 from gaitforge.datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_rows
 
 h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
-from gaitforge.datasets.formats.hdf5_chunks import (  # noqa: E402  (needs h5py)
+from gaitforge.datasets.formats.hdf5 import (  # noqa: E402  (needs h5py)
     ImplausibleSizeError,
     inflated_rows,
     read_whole,

@@ -14,8 +14,7 @@ import pytest
 
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.formats import find_format
-from gaitforge.datasets.formats.notes import check_notes
-from gaitforge.datasets.formats.sources import Span
+from gaitforge.datasets.formats.sources import Span, check_notes
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.exchange.tests.lerobot_files import DATA, read

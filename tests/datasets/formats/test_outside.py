@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.edits.merge import merge_stores
+from gaitforge.datasets.edits.assemble import merge_stores
 from gaitforge.datasets.formats import find_format
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.datasets.storage.contents import store_files
+from gaitforge.datasets.storage.integrity import store_files
 from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths
 from tests.datasets.formats.format_stores import CASES, random_episodes
 from tests.datasets.making import small_store

@@ -10,8 +10,7 @@ from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets import DatasetError, Store
 from gaitforge.datasets.formats import exporter_class, find_format
 from gaitforge.datasets.formats.protocol import Advance
-from gaitforge.datasets.formats.transfer.exporting import export_selection
-from gaitforge.datasets.formats.transfer.verifying import verify_export
+from gaitforge.datasets.formats.transfer.exporting import export_selection, verify_export
 from gaitforge.plugins.papers.fcnet.fcnet_writer import FcnetExporter
 from tests.datasets.formats.format_stores import (
     CASES,

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store
-from gaitforge.datasets.selection.returns import CUT_OFF, TERMINATED, TRUNCATED, returns_to_go
+from gaitforge.datasets.selection.episode_values import (
+    CUT_OFF,
+    TERMINATED,
+    TRUNCATED,
+    returns_to_go,
+)
 from tests.datasets.making import part_input, small_schema
 
 

@@ -27,7 +27,7 @@ from gaitforge.datasets import open_store
 store = open_store(sys.argv[1])
 store.tag("v1") if sys.argv[2] == "tag" else getattr(store, sys.argv[2])()
 """
-COMMIT = "gaitforge.datasets.storage.commit"
+COMMIT = "gaitforge.datasets.storage.store"
 WORKS_FOR_EVER = """
 import sys
 from gaitforge.datasets import DatasetError, Store
@@ -111,7 +111,7 @@ def test_gc_leaves_a_part_that_is_being_written(tmp_path: Path) -> None:
         ("compact", f"{COMMIT}:write_arrays", 1),
         ("compact", f"{COMMIT}:replace_durably", 1),
         ("compact", f"{COMMIT}:replace_durably", 2),
-        ("compact", "gaitforge.datasets.catalog.index:replace_durably", 1),
+        ("compact", "gaitforge.datasets.catalog.catalog_files:replace_durably", 1),
         ("gc", "gaitforge.datasets.storage.integrity:fsync_path", 3),
         ("gc", "shutil:rmtree", 2),
         ("tag", "os:link", 1),

@@ -16,8 +16,8 @@ import pytest
 
 from gaitforge.common.files import is_hidden, temporary_file
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.catalog.index import CatalogIndex
-from gaitforge.datasets.storage.contents import store_files
+from gaitforge.datasets.catalog.catalog_files import CatalogIndex
+from gaitforge.datasets.storage.integrity import store_files
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh, run_on_full_disk
 

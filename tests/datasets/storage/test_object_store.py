@@ -18,7 +18,7 @@ from zarr.storage import ObjectStore
 
 from conftest import BUCKET
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.analysis.dask_arrays import UnitReader
+from gaitforge.datasets.analysis.lazy_arrays import UnitReader
 from gaitforge.datasets.dataset import RemoteStore
 from gaitforge.datasets.storage.s3.bucket import Bucket
 from gaitforge.datasets.storage.s3.object_store import push_store

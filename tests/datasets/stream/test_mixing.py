@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, open_store
-from gaitforge.datasets.stream.mixing import Mixture, equal_shares
+from gaitforge.datasets.stream.materialise import Mixture, equal_shares
 from tests.datasets.making import small_store, write_small_part
 from tests.datasets.streaming import Batch, same_batches, steps_of, windows_of
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store
-from gaitforge.datasets.stream.order import epoch_order
+from gaitforge.datasets.stream.pool import epoch_order
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh
 from tests.datasets.streaming import (
@@ -258,9 +258,9 @@ def test_page_locked_batches_are_the_same(selection: Selection) -> None:
 
 def test_only_the_stream_imports_torch() -> None:
     code = (
-        "import sys, gaitforge.datasets.storage.store, gaitforge.datasets.stream.order;"
+        "import sys, gaitforge.datasets.storage.store, gaitforge.datasets.stream.pool;"
         "import gaitforge.datasets.stream.pool, gaitforge.datasets.stream.materialise;"
-        "import gaitforge.datasets.stream.mixing, gaitforge.datasets.stream.stream_config;"
+        "import gaitforge.datasets.stream.materialise, gaitforge.datasets.stream.stream_config;"
         "sys.exit('torch' in sys.modules)"
     )
     assert run_afresh(code).returncode == 0

@@ -9,8 +9,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from gaitforge.datasets import DatasetError, Selection
-from gaitforge.datasets.stream.prefetch import THREAD_NAME
-from gaitforge.datasets.stream.window_stream import WindowStream
+from gaitforge.datasets.stream.window_stream import THREAD_NAME, WindowStream
 from tests.datasets.making import small_store
 from tests.datasets.streaming import PARTS, every_step, steps_of
 

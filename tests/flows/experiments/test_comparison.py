@@ -26,10 +26,10 @@ from gaitforge.flows.stages.stage import find_stage, is_done, run_stage
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from gaitforge.learners.models.registry import PRESETS
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training import pace
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.training import train
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.held_out import split_episodes
+from gaitforge.learners.training.train import split_episodes
 from gaitforge.pipeline.presets.choices import chosen_claim
 from gaitforge.pipeline.presets.experiments import experiment_preset
 from gaitforge.pipeline.report.experiment import stages_of
@@ -294,8 +294,8 @@ def test_the_error_of_a_gaussian_policy_is_that_of_its_means(store: Path, tmp_pa
 def test_with_a_time_each_model_has_the_steps_that_fit_and_keeps_them(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "WARM_UP_S", 0.02)
-    monkeypatch.setattr(pace, "MEASURED_S", 0.1)
+    monkeypatch.setattr(train, "WARM_UP_S", 0.02)
+    monkeypatch.setattr(train, "MEASURED_S", 0.1)
     learners = {**PLAN.learners, "mlp": {**PLAN.learners["mlp"], "window_len": 1}}
     settings = {k: v for k, v in PLAN.settings.items() if k not in ("steps", "window_len")}
     timed = replace(PLAN, train_s=0.1, learners=learners, settings=settings, curve=3)

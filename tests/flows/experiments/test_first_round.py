@@ -10,12 +10,11 @@ from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.flows.experiments.claim import Claim, claim
-from gaitforge.flows.experiments.first_round import note_rounds
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.runs import round_on_store
+from gaitforge.flows.experiments.runs import note_rounds, round_on_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.legged_policy import driven_by
+from gaitforge.flows.tasks.legged_evaluation import driven_by
 from gaitforge.pipeline.presets.choices import chosen_claim
 from tests.flows.experiments.still import STILL
 from tests.flows.experiments.test_rounds import BASE, PLAN

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import Schema
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.names import check_stages, number_text
-from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.plan import Experiment, check_stages, number_text
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.legged import LeggedPlan

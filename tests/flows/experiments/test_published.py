@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.common.extensions import extension_names
-from gaitforge.flows.experiments.published import (
+from gaitforge.flows.experiments.plan import (
     FAILS,
     HOLDS,
     OPEN,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.flows.experiments.intervals import (
+from gaitforge.flows.intervals import (
     Spread,
     interquartile_mean,
     mean,

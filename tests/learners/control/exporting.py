@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.robots.robot import load_robot
-from gaitforge.flows.stages.export import robot_facts
+from gaitforge.flows.stages.transfer import robot_facts
 from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.export.export import ExportResult, PolicyExportOptions, export_policy
 from gaitforge.learners.models.registry import preset
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import PolicyNetwork
 from tests.learners.making import CONTEXT, KIND_SETTINGS, RETURN_KINDS, make_policy
 
 FACTS = robot_facts(load_robot())

@@ -10,9 +10,9 @@ import torch
 from gaitforge.learners.control.compiled_step import compiled_step
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.control.step_modules import PolicyStep
-from gaitforge.learners.export.export_formats import onnx_step, to_onnx, trace
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import BODY_SIGN, TokenLayout
+from gaitforge.learners.export.export import onnx_step, to_onnx, trace
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.tokens import BODY_SIGN, TokenLayout
 from tests.learners.making import (
     CONTEXT,
     KIND_SETTINGS,

@@ -11,19 +11,17 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
-from gaitforge.collectors.legged.rollout import run_episodes
+from gaitforge.collectors.legged.rollout import EvaluationGrid, run_episodes
 from gaitforge.learners.control.compiled_step import CompiledStep, compiled_step
 from gaitforge.learners.control.control import LearnedPolicy, TorchStep, fastest_step
 from gaitforge.learners.control.step_modules import PolicyStep
-from gaitforge.learners.export.export_formats import onnx_step, to_onnx, trace
-from gaitforge.learners.models.bot.bodies import BODIES
-from gaitforge.learners.models.bot.bot import MASKINGS
+from gaitforge.learners.export.export import onnx_step, to_onnx, trace
+from gaitforge.learners.models.bodies import BODIES
+from gaitforge.learners.models.bot import MASKINGS
 from gaitforge.learners.models.registry import PRESETS, build_network, preset
 from gaitforge.learners.models.spaces import SPACES, Space
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import TokenLayout
 from tests.learners.making import KIND_SETTINGS, KINDS, SMALL, make_policy
 
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch

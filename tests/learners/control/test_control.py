@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy_network import GaussianSpread
 from tests.learners.making import Seen, make_policy
 
 

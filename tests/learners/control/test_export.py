@@ -19,13 +19,11 @@ import torch
 
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.control.step_modules import PolicyStep
-from gaitforge.learners.export.export import PolicyExportOptions, export_policy
-from gaitforge.learners.export.export_formats import to_onnx, trace
+from gaitforge.learners.export.export import PolicyExportOptions, export_policy, to_onnx, trace
 from gaitforge.learners.export.onnx_policy import OnnxPolicy
-from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.fcnet import FCNet, FCNetConfig
+from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import TokenLayout
 from tests.learners.control.exporting import FACTS, LONG, RETURN_SCALE, export_small, small_policy
 from tests.learners.making import KINDS, OBS_SLICES, RETURN_KINDS, Seen
 

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.learners.control.fcnet_step import FCNetStep
-from gaitforge.learners.control.step_modules import PolicyStep
-from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
+from gaitforge.learners.control.step_modules import FCNetStep, PolicyStep
+from gaitforge.learners.models.fcnet import FCNet, FCNetConfig
 from tests.learners.control.exporting import LONG, RETURN_SCALE, small_policy
 from tests.learners.making import KINDS, RETURN_KINDS
 

@@ -3,7 +3,7 @@
 import torch
 
 from gaitforge.learners.models import registry
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.tokens import TokenLayout
 
 
 def parameter_count(spec: registry.ModelSpec, layout: TokenLayout, act_dim: int) -> int:

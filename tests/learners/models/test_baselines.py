@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from gaitforge.learners.models.decision_transformer import DecisionTransformerConfig
 from gaitforge.learners.models.mlp import HistoryMLPConfig, MLPConfig
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.models.spaces import SPACES
-from gaitforge.learners.models.transformer import TransformerConfig
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.transformer import DecisionTransformerConfig, TransformerConfig
+from gaitforge.learners.tokens import TokenLayout
 
 OBS, RETURN = SPACES["legged"].layout, SPACES["legged-return"].layout
 N = 5

@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from gaitforge.datasets.formats.d4rl_tasks import TASKS
-from gaitforge.learners.models.bot.bodies import BODIES, Body, body_view
-from gaitforge.learners.models.bot.body_mlp import BodyMLPConfig
-from gaitforge.learners.models.bot.bot import BoTConfig
-from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.bodies import BODIES, Body, EmbodimentGraph, body_view
+from gaitforge.learners.models.bot import BodyMLPConfig, BoTConfig
 from gaitforge.learners.models.registry import count_parameters
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
 
 # Observations and actions of each body part of the CMU humanoid, as the published code has them:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gaitforge.learners.models.bot.body_attention import (
+from gaitforge.learners.models.body_attention import (
     AttentionMask,
-    compiled,
     dense_masked,
     masked_attention,
     prefers_compiled,
+    sparse,
 )
 
 Attention = Callable[[Tensor, AttentionMask], Tensor]
@@ -46,7 +46,7 @@ sizes = st.tuples(
 densities = st.sampled_from([0.0, 0.2, 0.6, 1.0])
 
 
-@pytest.mark.parametrize("attention", [dense_masked, compiled])
+@pytest.mark.parametrize("attention", [dense_masked, sparse])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**20), shape=sizes, density=densities)
 def test_values_and_gradients_are_the_definitions(
@@ -78,7 +78,7 @@ def test_threads_share_the_sequences_without_changing_them(threads: int) -> None
     qkv.requires_grad_()
     try:
         torch.set_num_threads(threads)
-        got = compiled(qkv, AttentionMask(allowed))
+        got = sparse(qkv, AttentionMask(allowed))
         (got**2).sum().backward()
     finally:
         torch.set_num_threads(before)
@@ -90,7 +90,7 @@ def test_threads_share_the_sequences_without_changing_them(threads: int) -> None
 
 
 def test_compiled_operator_meets_the_rules_of_torch() -> None:
-    from gaitforge.learners.models.bot.compiled_attention import _attention
+    from gaitforge.learners.models.body_attention import _attention
 
     qkv, allowed = draw(3, (2, 4, 3, 2, 4), 0.4)
     mask = AttentionMask(allowed)
@@ -105,7 +105,7 @@ def test_compiled_operator_meets_the_rules_of_torch() -> None:
 def test_a_nan_stays_a_nan() -> None:
     qkv, allowed = draw(4, (2, 3, 3, 1, 4), 1.0)
     qkv[1, 0] = math.nan
-    got = compiled(qkv.float(), AttentionMask(allowed))
+    got = sparse(qkv.float(), AttentionMask(allowed))
     assert got[0].isfinite().all()
     assert got[1].isnan().all()
 

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS, body_view
-from gaitforge.learners.models.bot.body_attention import AttentionMask
-from gaitforge.learners.models.bot.bot import BoT, BoTConfig
-from gaitforge.learners.models.bot.graphs import EmbodimentGraph
-from gaitforge.learners.policy.tokens import Slices, TokenLayout
+from gaitforge.learners.models.bodies import QUADRUPED_JOINTS, EmbodimentGraph, body_view
+from gaitforge.learners.models.body_attention import AttentionMask
+from gaitforge.learners.models.bot import BoT, BoTConfig
+from gaitforge.learners.tokens import Slices, TokenLayout
 from tests.learners.making import OBS_SLICES
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
+from gaitforge.learners.models.fcnet import FCNet, FCNetConfig
 
 
 def small_net(seed: int, context_len: int = 6, n_layers: int = 2) -> FCNet:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gaitforge.datasets.stream.order import Windows
-from gaitforge.datasets.stream.pool import Steps, gather
+from gaitforge.datasets.stream.pool import Steps, Windows, gather
 from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
 from gaitforge.learners.models.registry import (
     ModelSpec,
@@ -18,8 +17,7 @@ from gaitforge.learners.models.registry import (
     default_settings,
 )
 from gaitforge.learners.models.spaces import SPACES
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
 from tests.learners.making import CONTEXT, KIND_SETTINGS, KINDS, RETURN_KINDS
 
 LONG = 3 * CONTEXT + 1

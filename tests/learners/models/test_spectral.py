@@ -8,8 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.learners.models.fcnet.convolution import causal_convolution
-from gaitforge.learners.models.fcnet.spectral import CONVOLUTIONS, SpectralConv, SpectralState
+from gaitforge.learners.models.spectral import (
+    CONVOLUTIONS,
+    SpectralConv,
+    SpectralState,
+    causal_convolution,
+)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from gaitforge.collectors.robots.robot import ASSETS, list_robots
-from gaitforge.learners.models.bot.bodies import BODIES, Body, body_view, known_body
-from gaitforge.learners.models.bot.bot import BoTConfig
-from gaitforge.learners.models.bot.trees import robot_tree
+from gaitforge.learners.models.bodies import BODIES, Body, body_view, known_body, robot_tree
+from gaitforge.learners.models.bot import BoTConfig
 from gaitforge.learners.models.registry import ModelSpec, spec_from_json
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.tokens import TokenLayout
 from tests.collectors.robots.robot_folders import collection_style_folder
 from tests.learners.making import OBS_SLICES
 

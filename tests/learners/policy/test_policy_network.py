@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy_network import Normaliser
+from gaitforge.learners.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES, make_policy
 
 

@@ -21,9 +21,8 @@ from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
-from gaitforge.learners.training.held_out import split_episodes
-from gaitforge.learners.training.records.history import HistoryRow
-from gaitforge.learners.training.train import train
+from gaitforge.learners.training.train import split_episodes, train
+from gaitforge.learners.training.trainer import HistoryRow
 from tests.learners.making import SHORT, make_selection
 
 CONFIG = replace(SHORT, objective="gaussian-bc", steps=30, ema_decay=0.9, threads=None)

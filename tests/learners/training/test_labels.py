@@ -17,11 +17,9 @@ from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.export import PolicyExportOptions, export_policy
 from gaitforge.learners.export.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import preset
-from gaitforge.learners.policy.conditioning import LABELS, Condition
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.held_out import held_out_error, split_episodes
-from gaitforge.learners.training.labels import (
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.tokens import LABELS, Condition
+from gaitforge.learners.training.batches import (
     ADVANTAGE_BINS,
     CELL,
     Labels,
@@ -29,7 +27,8 @@ from gaitforge.learners.training.labels import (
     label_scale,
     shown_windows,
 )
-from gaitforge.learners.training.train import train
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.train import held_out_error, split_episodes, train
 from tests.learners.control.exporting import FACTS
 from tests.learners.making import SHORT, SMALL, Seen, make_policy, make_selection
 

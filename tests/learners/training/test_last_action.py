@@ -18,13 +18,10 @@ from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.export import PolicyExportOptions, export_policy
 from gaitforge.learners.export.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import build_network, preset
-from gaitforge.learners.policy.gaussian import GaussianSpread
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy_network import GaussianSpread, Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import TokenLayout
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.held_out import held_out_error
-from gaitforge.learners.training.train import train
+from gaitforge.learners.training.train import held_out_error, train
 from tests.learners.control.exporting import FACTS
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, Seen, make_policy
 

@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 from gaitforge.common.networks import gaussian_kl, gaussian_nll
 from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
 from gaitforge.learners.models.registry import preset
-from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy_network import GaussianSpread
 from gaitforge.learners.training.objectives import (
     OBJECTIVES,
     masked_sum,

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
-from gaitforge.learners.training.optimisation import (
+from gaitforge.learners.training.update import (
     Lion,
+    Updater,
     averaged_copy,
     learning_rate,
     make_optimiser,
 )
-from gaitforge.learners.training.update import Updater
 from tests.learners.making import make_policy
 
 

@@ -21,9 +21,8 @@ from gaitforge.learners.checkpoint import BEST, load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
-from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
-from gaitforge.learners.training.trainer import Progress
+from gaitforge.learners.training.trainer import HistoryRow, Progress
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 
 LONGER = replace(SHORT, steps=32)

@@ -15,9 +15,8 @@ from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy
 from gaitforge.learners.control.compiled_step import compiled_step
 from gaitforge.learners.control.step_modules import PolicyStep
-from gaitforge.learners.export.export_formats import onnx_step, pt2_step, to_onnx, to_pt2, trace
-from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.scales import LEAST, MOST
+from gaitforge.learners.export.export import onnx_step, pt2_step, to_onnx, to_pt2, trace
+from gaitforge.learners.policy_network import LEAST, MOST, PolicyNetwork
 from gaitforge.learners.training import building
 from gaitforge.learners.training.train import train
 from tests.datasets.making import part_input

@@ -16,10 +16,9 @@ from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
-from gaitforge.learners.training.held_out import split_episodes, split_note
-from gaitforge.learners.training.optimisation import learning_rate
-from gaitforge.learners.training.records.history import HistoryRow
-from gaitforge.learners.training.train import NonFiniteError, train
+from gaitforge.learners.training.train import NonFiniteError, split_episodes, split_note, train
+from gaitforge.learners.training.trainer import HistoryRow
+from gaitforge.learners.training.update import learning_rate
 from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
 

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
-from gaitforge.collectors.experts.training_task import ExpertTask, TrainingScope
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.experts.ppo import ExpertTask, ExpertTrainingConfig, TrainingScope
 from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.common.history import read_history
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.stages.legged.expert_training import run_expert_training
+from gaitforge.flows.stages.expert_training import run_expert_training
 from tests.pipeline.command_line import Run
 
 PER_UPDATE = 16 * 8

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gaitforge.common.liveness import ProcessIdentity
-from gaitforge.flows.records.activity import ACTIVE, FAILED, Failure, Heartbeat
-from gaitforge.flows.records.part_records import records_folder
+from gaitforge.common.locks import ProcessIdentity
+from gaitforge.flows.records.part_records import ACTIVE, FAILED, Failure, Heartbeat, records_folder
 from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.slurm.jobs import Job, write_job
 from tests.pipeline.command_line import Run, call

@@ -11,7 +11,7 @@ import pytest
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets import open_store
-from gaitforge.datasets.edits.cutting import cut_episodes
+from gaitforge.datasets.edits.split import cut_episodes
 from tests.pipeline.command_line import Run
 
 h5py = pytest.importorskip("h5py")

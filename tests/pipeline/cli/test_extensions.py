@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.tasks.expert_trainers import network_trainer
-from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
+from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class, network_trainer
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
@@ -72,7 +71,7 @@ class Slow(MujocoBackend):
     name = "slow"
 """
 TRAINER = """
-from gaitforge.flows.tasks.expert_trainers import ExpertTrainer
+from gaitforge.flows.tasks.registry import ExpertTrainer
 from gaitforge.pipeline.cli.work import Result, single
 
 TRAINER = ExpertTrainer(
@@ -124,7 +123,7 @@ COUNTED = """
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gaitforge.flows.experiments.kinds import PlanKind
+from gaitforge.flows.experiments.staged_plan import PlanKind
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.settings import override

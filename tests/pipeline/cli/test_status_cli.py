@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.activity import PartActivity
-from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.part_records import PartActivity, records_folder
 from gaitforge.flows.runners.slurm.jobs import Job, jobs_folder, write_job
 from gaitforge.flows.stages.collect import collect
 from gaitforge.pipeline.cli.main import main

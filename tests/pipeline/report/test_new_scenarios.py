@@ -6,16 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaitforge.collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES
+from gaitforge.collectors.experts.ppo import SKILL_SHARES, TERRAIN_SHARES
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.legged.environment import LeggedEnvironment
-from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
-from gaitforge.collectors.legged.rollout import run_episodes
-from gaitforge.collectors.rendering.scene import scene_of
+from gaitforge.collectors.legged.rollout import (
+    EvaluationGrid,
+    cell_measures,
+    evaluate,
+    run_episodes,
+)
+from gaitforge.collectors.rendering.rendering import scene_of
 from gaitforge.collectors.robots.commands import C
-from gaitforge.collectors.scenarios.passages import PassageRule
 from gaitforge.collectors.scenarios.skills import SKILLS, Skill
-from gaitforge.collectors.scenarios.terrains import TERRAINS, Terrain
+from gaitforge.collectors.scenarios.terrains import TERRAINS, PassageRule, Terrain
 from gaitforge.flows.tasks.evaluation import Cell
 from gaitforge.pipeline.report.pictures import FilmPlan, Take, describe, hardest_terrain, heading
 from gaitforge.pipeline.report.report import write_report

@@ -18,7 +18,7 @@ from PIL import Image
 
 from gaitforge.pipeline.report.pages import DASH, Shade, count, fixed, size
 from gaitforge.pipeline.report.report import write_report
-from gaitforge.pipeline.tables import duration
+from gaitforge.pipeline.terminal import duration
 from tests.pipeline.report.run_folder import (
     write_json,
     write_run_folder,

@@ -11,8 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
 
 from gaitforge.pipeline.cli.main import main
-from gaitforge.pipeline.serve.notify import REASONS
-from gaitforge.pipeline.serve.prefect_server import prefect_api
+from gaitforge.pipeline.serve.prefect_server import REASONS, prefect_api
 from tests.flows.processes import soon
 
 HEARD: list[str] = []

@@ -14,8 +14,8 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from gaitforge.flows.runners.shown_pages import PAGES_URL, file_address, view_address
-from gaitforge.pipeline.serve.page_server import serving_pages
+from gaitforge.flows.runners.artifacts import PAGES_URL, file_address, view_address
+from gaitforge.pipeline.serve.serving import serving_pages
 from tests.flows.processes import soon
 
 REPORT = """

@@ -21,8 +21,7 @@ import pytest
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.activity import read_active
-from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.part_records import read_active, records_folder
 from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.stages.collect import collect
 from gaitforge.pipeline.cli.deployments import FLOWS

@@ -14,8 +14,13 @@ from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from gaitforge.collectors.rotations import rotate
 from gaitforge.pipeline.view import build
 from gaitforge.pipeline.view import robot_shapes as module
-from gaitforge.pipeline.view.blocks import decoded, encoded, encoded_poses, encoded_series
-from gaitforge.pipeline.view.robot_shapes import robot_shapes
+from gaitforge.pipeline.view.robot_shapes import (
+    decoded,
+    encoded,
+    encoded_poses,
+    encoded_series,
+    robot_shapes,
+)
 
 MATRICES = st.tuples(st.integers(1, 30), st.integers(1, 4)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=st.floats(-1e3, 1e3))

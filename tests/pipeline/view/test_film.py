@@ -13,7 +13,7 @@ from gaitforge.collectors.rendering.rendering import Shot
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
 from gaitforge.datasets import open_store
-from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.pipeline.report.picture_files import FADE_FRAMES
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.report.test_pictures import draw_blocks
@@ -132,7 +132,7 @@ def test_a_missing_extra_is_one_line_before_the_work(
         ("--rerun", "out.rrd", "rerun", "rerun"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.setattr("gaitforge.pipeline.view.stored_episodes.stored_show", None)
+        monkeypatch.setattr("gaitforge.pipeline.view.episodes.stored_show", None)
         outcome = run("view", walked, option, tmp_path / name)
         assert_refused(outcome, f"pip install -e '.[{extra}]'")
     assert list(tmp_path.iterdir()) == []

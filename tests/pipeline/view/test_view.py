@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.flows.progress import Silent
 from gaitforge.pipeline.view import build
 from gaitforge.pipeline.view import page as page_module
-from gaitforge.pipeline.view.blocks import decoded
+from gaitforge.pipeline.view.episodes import spread_over_returns, stored_show
 from gaitforge.pipeline.view.page import page, write_page
-from gaitforge.pipeline.view.stored_episodes import spread_over_returns, stored_show
+from gaitforge.pipeline.view.robot_shapes import decoded
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.view.browser import CHROMIUM, browser
 
@@ -147,10 +147,10 @@ def test_a_run_on_held_out_episodes(trained: Path, tmp_path: Path, stub: None, r
 
 @pytest.mark.slow
 def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, run: Run) -> None:
-    from gaitforge.collectors.legged.evaluation import EvaluationGrid
+    from gaitforge.collectors.legged.rollout import EvaluationGrid
     from gaitforge.flows.stages.evaluate import evaluate_policy
+    from gaitforge.flows.tasks.evaluation import run_source
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.flows.tasks.policy_source import run_source
 
     (tmp_path / "train").mkdir()
     (tmp_path / "evaluate").mkdir()

@@ -11,15 +11,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from gaitforge.collectors.optional import load_mocapact
+from gaitforge.common.extensions import load_mocapact
 from gaitforge.common.files import fsync_path, replace_durably, temporary_file
-from gaitforge.plugins.mocapact.humanoid.kinematics import TrackedPoses, finite_velocities, track
 from gaitforge.plugins.mocapact.humanoid.observation import CONTROL_DT_S
 from gaitforge.plugins.mocapact.humanoid.walker import (
     END_EFFECTORS,
     PREFIX,
+    TrackedPoses,
+    finite_velocities,
     load_humanoid,
     quiet_loading,
+    track,
 )
 
 

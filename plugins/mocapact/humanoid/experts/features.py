@@ -9,14 +9,13 @@ import numpy as np
 
 from gaitforge.collectors.rotations import rotate_inverse
 from gaitforge.datasets.schema import consecutive_slices
-from gaitforge.plugins.mocapact.humanoid.kinematics import TrackedPoses
 from gaitforge.plugins.mocapact.humanoid.observation import (
     CONTROL_DT_S,
     N_JOINTS,
     OBSERVATION_SLICES,
     REF_STEPS,
 )
-from gaitforge.plugins.mocapact.humanoid.walker import END_EFFECTORS, CmuHumanoid
+from gaitforge.plugins.mocapact.humanoid.walker import END_EFFECTORS, CmuHumanoid, TrackedPoses
 
 _SEEN = (
     "actuator_activation",

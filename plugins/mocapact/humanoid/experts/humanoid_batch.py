@@ -15,10 +15,14 @@ from gaitforge.plugins.mocapact.humanoid.clips.reference import ReferenceClip
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet
 from gaitforge.plugins.mocapact.humanoid.environment import TERMINATION_ERROR
 from gaitforge.plugins.mocapact.humanoid.experts.features import BatchState, batch_features
-from gaitforge.plugins.mocapact.humanoid.kinematics import TrackedPoses, read_pose
 from gaitforge.plugins.mocapact.humanoid.observation import N_JOINTS
 from gaitforge.plugins.mocapact.humanoid.rewards import comic_reward, tracking_error
-from gaitforge.plugins.mocapact.humanoid.walker import SUBSTEPS, CmuHumanoid
+from gaitforge.plugins.mocapact.humanoid.walker import (
+    SUBSTEPS,
+    CmuHumanoid,
+    TrackedPoses,
+    read_pose,
+)
 
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NO_ACTUATION = int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)

@@ -17,7 +17,7 @@ from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 from tensordict import TensorDict
 
-from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
+from gaitforge.collectors.experts import ppo_algorithm as checkpoint
 from gaitforge.collectors.experts.ppo_algorithm import (
     PPOSettings,
     PpoUpdate,
@@ -25,8 +25,8 @@ from gaitforge.collectors.experts.ppo_algorithm import (
     run_updates,
 )
 from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.limits import Positive, Range
 from gaitforge.common.machine import default_threads
-from gaitforge.common.ranges import Positive, Range
 from gaitforge.plugins.mocapact.humanoid.clips.reference import ReferenceClip
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet
 from gaitforge.plugins.mocapact.humanoid.environment import TERMINATION_ERROR

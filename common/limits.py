@@ -1,0 +1,91 @@
+"""Limits of numbers and sizes: ranges of a plan's fields, and bounds for foreign files."""
+
+import zipfile
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from gaitforge.common.errors import DatasetError
+
+
+@dataclass(frozen=True)
+class Range:
+    """Finite numbers from `low` to `high`; `above`, `below`: without `low`, or `high`, itself."""
+
+    low: float = -inf
+    high: float = inf
+    above: bool = False
+    below: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        at_end = (self.above and value == self.low) or (self.below and value == self.high)
+        return self.low <= value <= self.high and not at_end and -inf < value < inf
+
+    def __str__(self) -> str:
+        if self.above:
+            return f"above {self.low:,}" + (f", at most {self.high:,}" if self.high < inf else "")
+        if self.below:
+            return f"at least {self.low:,} and below {self.high:,}"
+        if self.high < inf:
+            return f"{self.low:,} to {self.high:,}"
+        return f"at least {self.low:,}" if self.low > -inf else "a finite number"
+
+
+Positive = Annotated[int, Range(1)]
+Whole = Annotated[int, Range(0)]
+Fraction = Annotated[float, Range(0, 1, below=True)]
+Share = Annotated[float, Range(0, 1, above=True)]
+NotNegative = Annotated[float, Range(0)]
+AboveZero = Annotated[float, Range(0, above=True)]
+
+
+def check_ranges(record: object) -> None:
+    """Check the numbers of a dataclass whose fields are annotated with a `Range`; not None.
+
+    Raises:
+        ValueError: a number is outside its range; it says which and what is allowed.
+    """
+    for name, kind in get_type_hints(type(record), include_extras=True).items():
+        for allowed in getattr(kind, "__metadata__", ()):
+            value = getattr(record, name)
+            if isinstance(allowed, Range) and value is not None and value not in allowed:
+                raise ValueError(f"{name} must be {allowed}, got {value}")
+
+
+FREE_BYTES = 1 << 26
+"""Bytes that a file may state whatever it holds."""
+MOST_RATIO = 2000
+"""Most bytes stated for each that is held: gzip packs 1,032 zeros into one."""
+
+PARQUET_RATIO = 500
+"""The same of Parquet files, whose rows differ at least in their numbers."""
+_VALUE_BYTES = 8
+"""Most bytes of a value of a Parquet file in memory, where a dictionary hides the size."""
+
+
+def is_plausible(stated: int, held: int, ratio: int = MOST_RATIO) -> bool:
+    """Whether `held` bytes of a file may unpack to the `stated` ones."""
+    return 0 <= stated <= max(FREE_BYTES, ratio * held)
+
+
+def check_plausible(what: str, stated: int, held: int, ratio: int = MOST_RATIO) -> None:
+    """DatasetError, beginning with `what`, unless `is_plausible`."""
+    if not is_plausible(stated, held, ratio):
+        raise DatasetError(f"{what} states {stated:,} bytes and holds {held:,}; it is damaged")
+
+
+def check_parquet(what: str, metadata: Any, held: int) -> None:
+    """As `check_plausible`, for the metadata of a Parquet file of `held` bytes."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    places = range(metadata.num_columns)
+    values = sum(group.column(column).num_values for group in groups for column in places)
+    unpacked = sum(group.total_byte_size for group in groups)
+    check_plausible(what, max(_VALUE_BYTES * values, unpacked), held, PARQUET_RATIO)
+
+
+def check_archive(path: Path) -> None:
+    """As `check_plausible`, for the files in a zip archive, such as an NPZ."""
+    with zipfile.ZipFile(path) as archive:
+        stated = sum(entry.file_size for entry in archive.infolist())
+    check_plausible(str(path), stated, path.stat().st_size)

@@ -1,0 +1,105 @@
+"""Arrow columns to NumPy and back through their buffers.
+
+Arrow's own conversions import pandas if it is installed, which takes longer than a whole query.
+
+Rows of a result as dicts, made when they are read: a list of millions takes gigabytes.
+
+Query results as a Parquet file.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gaitforge.common.errors import disk_failures
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.datasets.schema import check_outside_stores
+
+_DTYPES = {pa.int64(): np.int64, pa.int32(): np.int32, pa.float64(): np.float64}
+
+
+def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
+    """Values of an int64, int32, float64 or bool column; ValueError if some are missing."""
+    if column.null_count:
+        raise ValueError("the column has missing values")
+    dtype = _DTYPES.get(column.type, np.bool_)
+    values = [array_to_numpy(chunk) for chunk in column.chunks]
+    return np.concatenate(values) if values else np.zeros(0, dtype)
+
+
+def array_to_numpy(array: pa.Array) -> np.ndarray:
+    """Values of an int64, int32, float64 or bool array without missing values."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, _DTYPES.get(array.type, np.bool_))
+    start = array.offset
+    stop = array.offset + len(array)
+    if pa.types.is_boolean(array.type):
+        bits = np.frombuffer(buffer, np.uint8)
+        return np.unpackbits(bits, count=stop, bitorder="little")[start:].astype(bool)
+    return np.frombuffer(buffer, _DTYPES[array.type])[start:stop]
+
+
+def from_numpy(values: np.ndarray) -> pa.Array:
+    """An int64 Arrow array that shares the values of an int64 NumPy array."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+Record = dict[str, Any]
+ROWS_AT_ONCE = 1 << 14
+
+
+class Records(Sequence[Record]):
+    """`count` rows; `make(first, stop)` makes some of them."""
+
+    def __init__(self, count: int, make: Callable[[int, int], list[Record]]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            first, stop, step = index.indices(self._count)
+            return self._make(first, max(first, stop))[::step] if step > 0 else list(self)[index]
+        position = range(self._count)[index]
+        return self._make(position, position + 1)[0]
+
+    def __iter__(self) -> Iterator[Record]:
+        for chunk in self.chunks():
+            yield from chunk
+
+    def chunks(self) -> Iterator[list[Record]]:
+        """The rows in order, some thousands at a time."""
+        for first in range(0, self._count, ROWS_AT_ONCE):
+            yield self._make(first, min(first + ROWS_AT_ONCE, self._count))
+
+
+def write_parquet(
+    rows: Sequence[Mapping[str, object]] | pa.Table, path: str | os.PathLike[str]
+) -> None:
+    """Write groups (`describe`, `query`) or episodes (`Selection.episodes`) atomically.
+
+    Without groups, the file has no columns. DatasetError if it cannot be written.
+    """
+    table = rows if isinstance(rows, pa.Table) else _table(rows)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    with disk_failures(f"cannot write {path}"):
+        write_bytes_durably(check_outside_stores(Path(path)), buffer.getvalue().to_pybytes())
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
+    chunks = rows.chunks() if isinstance(rows, Records) else [list(rows)]
+    tables = [pa.Table.from_pylist(chunk) for chunk in chunks] or [pa.table({})]
+    return pa.concat_tables(tables, promote_options="permissive")

@@ -1,0 +1,206 @@
+"""Choose episodes by catalog columns, and summarise their outcomes by group.
+
+Columns are compared as integer codes and no array is read: milliseconds for 100,000s of episodes.
+
+Single episodes for people: names that can be typed, and rows of a table.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gaitforge.common.errors import DatasetError, listed
+from gaitforge.datasets.catalog.catalog import Catalog, distinct
+from gaitforge.datasets.catalog.rows import Record, Records, from_numpy, to_numpy
+from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Schema
+
+
+def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np.ndarray:
+    """Shown rows whose columns have one of the values in `equals`; DatasetError lists these."""
+    keep = catalog.is_shown
+    for name, value in equals.items():
+        codes, values = catalog.codes(catalog.check_column(name))
+        shown_codes = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
+        present = set(np.flatnonzero(np.bincount(shown_codes)).tolist())
+        numbers = {
+            option: code
+            for code, option in enumerate(values)
+            if option is not None and code in present
+        }
+        matches = np.zeros(len(values), bool)
+        single = isinstance(value, str) or not isinstance(value, Iterable)
+        for choice in [value] if single else value:
+            try:
+                matches[numbers[choice]] = True
+            except (KeyError, TypeError):
+                allowed = sorted(numbers, key=lambda option: (str(type(option)), option))
+                raise DatasetError(
+                    f"no {name} {choice!r} in {address}; allowed: {listed(allowed)}"
+                ) from None
+        if len(values):
+            keep &= matches[codes]
+    return np.flatnonzero(keep)
+
+
+def grouped_outcomes(catalog: Catalog, rows: np.ndarray, names: Sequence[str]) -> Records:
+    """`Selection.describe` of the given rows: sorted by key, missing keys last."""
+    if len(rows) == 0:
+        return Records(0, lambda first, stop: [])
+    group, codes = _groups(catalog, rows, names)
+    values = [catalog.codes(name)[1] for name in names]
+    count = np.bincount(group, minlength=len(codes))
+
+    def total(name: str) -> np.ndarray:
+        return np.bincount(group, catalog.numbers(name)[rows], len(codes))
+
+    steps = np.zeros(len(codes), np.int64)
+    np.add.at(steps, group, catalog.lengths[rows])
+    measured = {
+        "episodes": count,
+        "steps": steps,
+        "return": total("return") / count,
+        "success": total("success") / count,
+        "survival": 1.0 - total("terminated") / count,
+    }
+    ranks = [_ranks(column)[codes[:, index]] for index, column in enumerate(values)]
+    order = np.lexsort(ranks[::-1]) if ranks else np.zeros(1, np.int64)
+
+    def make(first: int, stop: int) -> list[Record]:
+        groups = order[first:stop]
+        columns = {name: column[groups].tolist() for name, column in measured.items()}
+        for index, name in enumerate(names):  # a key that is also measured keeps its value
+            columns[name] = [values[index][code] for code in codes[groups, index].tolist()]
+        ordered = dict.fromkeys([*names, *measured])
+        return [{name: columns[name][i] for name in ordered} for i in range(len(groups))]
+
+    return Records(len(codes), make)
+
+
+def group_counts(
+    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
+) -> dict[tuple[Any, ...], int]:
+    """Episodes of the given rows by the values of some columns."""
+    group, codes = _groups(catalog, rows, names)
+    values = [catalog.codes(name)[1] for name in names]
+    keys = [
+        tuple(column[code] for column, code in zip(values, row, strict=True))
+        for row in codes.tolist()
+    ]
+    return dict(zip(keys, np.bincount(group, minlength=len(keys)).tolist(), strict=True))
+
+
+def _groups(
+    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(E,) group number of each row, and (G, N) each group's codes of the columns."""
+    group = np.zeros(len(rows), np.int64)
+    codes = np.zeros((1, 0), np.int64)
+    for name in names:
+        column_codes, values = catalog.codes(name)
+        combined, group = distinct(group * len(values) + column_codes[rows])
+        before, last = np.divmod(combined, max(1, len(values)))
+        codes = np.column_stack([codes[before], last])
+    return group, codes
+
+
+def _ranks(values: list[Any]) -> np.ndarray:
+    """(V,) the place of each of a column's distinct values in their order, missing ones last."""
+    if values and isinstance(values[0], int | float):
+        array = np.array(values)
+        if array.dtype.kind in "iuf" and (array[1:] > array[:-1]).all():
+            return np.arange(len(values))  # as they mostly are; sorting keys takes memory
+    ranks = np.empty(len(values), np.int64)
+    ranks[sorted(range(len(values)), key=lambda i: (values[i] is None, values[i]))] = np.arange(
+        len(values)
+    )
+    return ranks
+
+
+_NAME = re.compile(r"([0-9a-fA-F]{1,8})-([0-9]{1,10})")
+_INDEX_BITS = 32
+_MEASURED = ("level", "length", "return", "success")
+
+
+def episode_name(episode: int) -> str:
+    """The name of an episode id: hexadecimal digits of its plan or source, its number there.
+
+    An id is `digits << 32 | number`; `a293cb-00017` is the 17th of plan `a293cb`. Other ids,
+    below 2**32, are their own names.
+    """
+    unique, number = divmod(episode, 1 << _INDEX_BITS)
+    return f"{unique:06x}-{number:05d}" if unique > 0 else str(episode)
+
+
+def episode_id(name: str) -> int:
+    """The inverse of `episode_name`, which also takes an id; DatasetError for other text."""
+    if match := _NAME.fullmatch(name):
+        number = int(match[2])
+        if number < 1 << _INDEX_BITS:
+            return (int(match[1], 16) << _INDEX_BITS) + number
+    elif re.fullmatch(r"-?[0-9]{1,19}", name):
+        return int(name)
+    raise DatasetError(f"{name!r:.60} is no episode; give its name, such as a293cb-00017")
+
+
+def episode_row(catalog: Catalog, name: str, address: str) -> int:
+    """The catalog's row of the episode with a name or id; DatasetError for none or several."""
+    target = episode_id(name)
+    ids = catalog.numbers("episode")[catalog.shown]
+    rows = catalog.shown[ids == target]
+    if len(rows) == 1:
+        return int(rows[0])
+    if len(rows) > 1:
+        parts = catalog.rows(rows, ["part"]).column("part").to_pylist()
+        raise DatasetError(f"episode {name} is in several parts of {address}: {', '.join(parts)}")
+    # of the distances, as Python's integers: int64 might overflow
+    near = min(ids.tolist(), key=lambda episode: abs(episode - target), default=None)
+    hint = "the store is empty" if near is None else f"nearest: {episode_name(near)}"
+    raise DatasetError(f"no episode {name} in {address}; {hint}")
+
+
+def sorted_rows(catalog: Catalog, rows: np.ndarray, sort: str) -> np.ndarray:
+    """Rows by a column: "COLUMN", or "COLUMN desc" for the largest first; missing values last."""
+    name, _, order = sort.strip().partition(" ")
+    directions = {"": "ascending", "asc": "ascending", "desc": "descending"}
+    if order.strip().lower() not in directions:
+        raise DatasetError(f"sort {sort!r}: give a column, or 'COLUMN desc' for the largest first")
+    table = pa.table({"value": catalog.rows(rows, [name]).column(name), "row": from_numpy(rows)})
+    ordered = table.sort_by([("value", directions[order.strip().lower()]), ("row", "ascending")])
+    return to_numpy(ordered.column("row"))
+
+
+def shown_columns(schema: Schema) -> tuple[str, ...]:
+    """The columns of every list of episodes, after the episode's name and part."""
+    return *schema.group_by, *_MEASURED, "fell" if _legged(schema) else "terminated"
+
+
+def listed_episodes(
+    catalog: Catalog, rows: np.ndarray, schema: Schema, show: tuple[str, ...]
+) -> Records:
+    """A dict per row: the episode's name and part, `shown_columns`, and the columns `show`.
+
+    Where a part has no column `fell`, it is `terminated`.
+    """
+    names = list(dict.fromkeys(("episode", "part", *shown_columns(schema), *show)))
+    for name in names:
+        if name != "fell":
+            catalog.check_column(name)
+    return Records(len(rows), lambda first, stop: _listed(catalog, rows[first:stop], names))
+
+
+def _listed(catalog: Catalog, rows: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
+    read = [name for name in names if name != "fell" or name in catalog.column_names]
+    table = catalog.rows(rows, [*dict.fromkeys((*read, "terminated"))])
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    columns["episode"] = [episode_name(episode) for episode in columns["episode"]]
+    ended = columns["terminated"]
+    fell = columns.get("fell", [None] * len(ended))
+    columns["fell"] = [b if a is None else a for a, b in zip(fell, ended, strict=True)]
+    return [{name: columns[name][i] for name in names} for i in range(len(rows))]
+
+
+def _legged(schema: Schema) -> bool:
+    return tuple(schema.group_by) == TERRAIN_AND_SKILL

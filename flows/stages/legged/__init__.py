@@ -1,1 +1,0 @@
-"""Training experts of legged robots, and replaying stored episodes."""

@@ -1,0 +1,186 @@
+"""Data of other projects brought into a store, and policies carried to a robot's program."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gaitforge.collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RAD
+from gaitforge.collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
+from gaitforge.collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
+from gaitforge.collectors.robots.robot import SEVERAL, RobotCard, body_vector, load_robot
+from gaitforge.collectors.scenarios.skills import command_ranges
+from gaitforge.collectors.timing import CONTROL_DT_S, DECIMATION
+from gaitforge.common.files import sha256_file
+from gaitforge.datasets.dataset import open_store
+from gaitforge.datasets.doctor.examine import quick_findings
+from gaitforge.datasets.formats import find_format, importer_class
+from gaitforge.datasets.formats.protocol import Report
+from gaitforge.datasets.formats.transfer.importing import WORKERS, import_source
+from gaitforge.flows.progress import Reporter, begun_later
+from gaitforge.flows.records.logs import log_event
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.records import (
+    PLAN,
+    digest,
+    plan_from_tree,
+    provenance,
+    read_record,
+    write_record,
+)
+from gaitforge.flows.tasks.evaluation import run_source, trained_robot
+from gaitforge.learners.checkpoint import policy_from, read_checkpoint
+from gaitforge.learners.export.export import (
+    CommandFacts,
+    ExportResult,
+    FieldFacts,
+    PolicyExportOptions,
+    RobotFacts,
+    export_policy,
+)
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.run_files import KEPT
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """What to import, and how.
+
+    Attributes:
+        format: a name in `gaitforge.datasets.formats.FORMATS`.
+        options: of the format's reader; absent ones have its defaults.
+        workers: threads that read and write parts.
+        drop_nan: leave out episodes with NaN or infinity.
+    """
+
+    format: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    workers: int = WORKERS
+    drop_nan: bool = False
+
+    def __post_init__(self) -> None:
+        find_format(self.format)
+        if self.workers < 1:
+            raise ValueError(f"{self.workers} workers: at least 1 is needed")
+
+
+def run_import(
+    plan: ImportPlan, source: Path | str, store: Path | str, reporter: Reporter
+) -> Report:
+    """Import a source into a store; interrupted, the same call imports the missing parts.
+
+    The report's notes end with what the doctor finds in a sample of the store.
+
+    Raises:
+        ValueError: an unknown option, packages that are not installed, or a source or store that
+            does not fit, in one line that names file and key; nothing was imported.
+    """
+    options = plan_from_tree(importer_class(plan.format).Options, dict(plan.options))
+    arguments = (plan.format, source, store, asdict(options))
+    workers = plan.workers
+    with begun_later(reporter, "import") as begin:
+        report = import_source(*arguments, begin, workers=workers, drop_nan=plan.drop_nan)
+    findings = quick_findings(open_store(store).select())
+    notes = [f"{finding.severity}, {finding.name}: {finding.text}" for finding in findings]
+    notes += [f"gaitforge doctor {store} examines all of it"] * bool(notes)
+    carried = replace(report.carried, notes=(*report.carried.notes, *notes))
+    report = replace(report, carried=carried)
+    records = records_folder(store)
+    record = {"plan": asdict(plan), "report": asdict(report), **provenance()}
+    write_record(records / f"import-{digest([plan, report.source])}.json", record)
+    log_event(records, "info", "imported", format=plan.format, steps=report.steps)
+    return report
+
+
+JOINT_ARRAYS = (
+    "default_joint_pos_rad",
+    "joint_lower_rad",
+    "joint_upper_rad",
+    "kp_nm_per_rad",
+    "kd_nms_per_rad",
+    "torque_limit_nm",
+)
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What to export.
+
+    checkpoint: "last" or "best"; robot: a name or a path, empty for the robot it was trained for.
+    """
+
+    checkpoint: str = "last"
+    robot: str = ""
+    options: PolicyExportOptions = field(default_factory=PolicyExportOptions)
+
+
+def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> ExportResult:
+    """Export a run's policy into the new folder `dst`; the same export again changes nothing.
+
+    Raises:
+        ValueError: no run, no usable checkpoint, another robot's policy, missing packages, or a
+            `dst` that holds something else.
+    """
+    run_source(run)  # raises
+    policy, card, sha256 = _read(run, plan.checkpoint)
+    progress = card.get("progress") or {}
+    if not card.get("finished", True) and plan.checkpoint == "last":
+        reporter.say(
+            f"{run.name} is unfinished: exporting its last checkpoint, step {progress.get('step')}"
+        )
+    trained = read_record(run / PLAN) or {}
+    trained_for = trained_robot(run)
+    if trained_for == SEVERAL and not plan.robot:
+        raise ValueError(f"{run} drives several robots; name one: --robot aliengo")
+    robot = load_robot(plan.robot or trained_for)
+    if policy.layout.body_fields:
+        policy.drive(body_vector(robot))
+    source = {
+        "run": run.resolve().name,
+        "checkpoint": plan.checkpoint,
+        "checkpoint_sha256": sha256,
+        "step": progress.get("step"),
+        "objective": (card.get("train_config") or {}).get("objective", ""),
+        "trained_by_revision": card.get("git_revision", ""),
+        "store": trained.get("store", ""),
+        "dataset_version": trained.get("dataset", ""),
+        "schema_version": trained.get("schema_version"),
+        "dataset_hash": card.get("dataset_hash", ""),
+        "exported_by": provenance(),
+    }
+    return export_policy(policy, card, robot_facts(robot), dst, plan.options, source)
+
+
+def robot_facts(robot: RobotCard) -> RobotFacts:
+    """The facts about the robot and its control loop in a policy's files."""
+    bounds = command_ranges(robot)
+    return RobotFacts(
+        robot=robot.name,
+        joint_names=robot.joint_names,
+        **{name: tuple(getattr(robot, name).tolist()) for name in JOINT_ARRAYS},
+        action_scale_rad=robot.action_scale_rad,
+        action_limit=MAX_ACTION,
+        target_margin_rad=TARGET_MARGIN_RAD,
+        control_dt_s=CONTROL_DT_S,
+        decimation=DECIMATION,
+        observation={
+            name: FieldFacts(start, stop, FIELD_UNITS[name], FIELD_MEANINGS[name])
+            for name, (start, stop) in POLICY_SLICES.items()
+        },
+        command=tuple(
+            CommandFacts(name, unit, low, high)
+            for name, unit, (low, high) in zip(COMMAND_NAMES, COMMAND_UNITS, bounds, strict=True)
+        ),
+    )
+
+
+def _read(run: Path, which: str) -> tuple[PolicyNetwork, Mapping[str, Any], str]:
+    """The policy, its card, and the hash of the file that both are in."""
+    tensors, card = read_checkpoint(run, which)
+    sha256 = sha256_file(run / KEPT[which])
+    if read_checkpoint(run, which)[1] != card:
+        raise ValueError(f"{run} is being trained and has just saved a checkpoint; export it again")
+    try:
+        return policy_from(tensors, card), card, sha256
+    except ValueError as error:
+        raise ValueError(f"{run}: {error}") from error

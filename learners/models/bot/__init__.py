@@ -1,1 +1,0 @@
-"""Body Transformer (BoT): bodies, embodiment graphs, masked attention and the policies."""

@@ -1,1 +1,0 @@
-"""Fourier Controller Network (FCNet): the model and its causal spectral convolution."""

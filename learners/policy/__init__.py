@@ -1,1 +1,0 @@
-"""A policy: a network with its tokens, normalisers and Gaussian."""

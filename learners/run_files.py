@@ -1,3 +1,0 @@
-"""Names of a run folder's checkpoints; imports no torch."""
-
-KEPT = {"last": "checkpoint.safetensors", "best": "best.safetensors"}

@@ -1,1 +1,0 @@
-"""Files that a training run writes: history, events, checkpoints."""
