@@ -1,7 +1,4 @@
-"""Settings of a training run.
-
-Names of a run folder's checkpoints; imports no torch.
-"""
+"""Settings of a training run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
