@@ -23,8 +23,8 @@ from gaitforge.common.trust import UntrustedCodeError, naming
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
 from gaitforge.learners.policy_network import GaussianSpread, LabelScale, Normaliser, PolicyNetwork
-from gaitforge.learners.tokens import Condition, Slices, TokenLayout
 from gaitforge.learners.run_files import KEPT
+from gaitforge.learners.tokens import Condition, Slices, TokenLayout
 
 FORMAT_VERSION = 5
 CHECKPOINT = KEPT["last"]

@@ -187,4 +187,3 @@ class TrainConfig:
         recorded = {**TrainConfig().to_json(), **recorded}
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))
-
