@@ -180,8 +180,8 @@ class EpisodeSelection:
         """These episodes, with the "clean" or the "executed" actions as their field `action`.
 
         By default what was chosen before, else executed ones where the schema tells them
-        (`episode_values.executed_place`). Rewards and next observations follow from the executed ones;
-        the clean ones are labels to imitate. The last action of an episode without `final_obs`
+        (`executed_place`). Rewards and next observations follow from the executed ones; the clean
+        ones are labels to imitate. The last action of an episode without `final_obs`
         stays the stored one. A place in `obs` also names executed actions. DatasetError for
         actions that the store does not tell.
         """
