@@ -1,11 +1,12 @@
-"""Extensions of users and other packages: names of "module:name", and entry points.
+"""Extensions of users and other packages, and packages of optional extras.
 
-The groups of entry points are gaitforge.KINDs, such as gaitforge.tasks; docs/howto/plugin.md lists
-them, and the folders of plugins/ use them, too. Installing a package is what makes its code trusted
-here; nothing of it is imported before somebody names it. Any other "module:name" is imported only
-if the user's command line named it (`trust`).
+An extension is named as "module:name" or is an entry point of a package. The groups of entry points
+are gaitforge.KINDs, such as gaitforge.tasks; docs/howto/plugin.md lists them, and the folders of
+plugins/ use them, too. Installing a package is what makes its code trusted here; nothing of it is
+imported before somebody names it. Any other "module:name" is imported only if the user's command
+line named it (`trust`).
 
-Packages of optional extras, imported when they are used.
+Packages of optional extras are imported when they are used.
 """
 
 import contextlib
@@ -166,7 +167,7 @@ def own_function(name: str, what: str = "function") -> Callable[..., Any]:
 def function_key(name: str) -> str:
     """Hash of the own code that "module:function" is made of, or a version of its package.
 
-    See `code.own_code`.
+    See `own_code`.
 
     Raises:
         ValueError: no such function, or one without a file.

@@ -1,6 +1,8 @@
-"""Critics and action densities that collectors' and learners' trainings share; needs torch.
+"""Critics, action densities and optimiser states for trainings; needs torch.
 
-A torch optimiser's state as flat named tensors, for checkpoints; needs no torch itself.
+Critics and action densities are shared by the trainings of collectors and learners.
+
+A torch optimiser's state is given as flat named tensors, for checkpoints.
 """
 
 from __future__ import annotations

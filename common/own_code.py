@@ -1,10 +1,11 @@
-"""Versions of code that nobody released: a hash of all files that decide what it does.
+"""Versions of code that nobody released, and the program's git revision.
 
-Of a module these are its top-level package, or its file, with the data files of the package, and
-the same of every module that they import and that is no installed distribution. What is imported by
-a name that is only known as it runs, or read from elsewhere, is not covered.
+The version of such code is a hash of all files that decide what it does. Of a module these are its
+top-level package, or its file, with the data files of the package, and the same of every module
+that they import and that is no installed distribution. What is imported by a name that is only
+known as it runs, or read from elsewhere, is not covered.
 
-The program's git revision, for records and checkpoints.
+The git revision is for records and checkpoints.
 """
 
 import ast

@@ -1,6 +1,8 @@
-"""Schema of a store: its fields with shapes, units and named slices.
+"""Schema of a store, and the names inside its folder.
 
-Names inside a store's folder, and the size of a shard.
+The schema holds the store's fields with shapes, units and named slices.
+
+The names are those of the files and folders of a store; the size of a shard is here, too.
 """
 
 import hashlib
@@ -187,7 +189,7 @@ ROOT_FILE = "zarr.json"
 ABOUT = "about.json"
 """File with licence, authors and description of the dataset; see `storage.about`."""
 ATTRIBUTE = "gaitforge"
-"""Attribute of the root group that holds the store's record; see `root`."""
+"""Attribute of the root group that holds the store's record; see `storage.records`."""
 PARTS = "parts"
 """Zarr group with one group per part."""
 CATALOG = "catalog"

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+# Intervals of means and success rates.
 Interval: TypeAlias = tuple[float, float]
 
 Z_95 = 1.959964
@@ -98,6 +99,7 @@ def ratio_interval(
     return None if low is None or high is None else (mean_ratio + low, mean_ratio + high)
 
 
+# Statistics over seeds and tasks.
 SAMPLES = 2000
 Statistic = Callable[[np.ndarray], np.ndarray]
 """(..., N) scores -> (...)."""

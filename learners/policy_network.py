@@ -1,19 +1,16 @@
-"""A policy: a network with its token layout and normalisers.
+"""A policy: a network with its token layout and normalisers, and what its checkpoint keeps.
 
-State-independent standard deviations of a Gaussian policy, one per action.
+`GaussianSpread` has the state-independent standard deviations of a Gaussian policy, one per action.
 
-What a conditioned policy's labels are measured by: facts of the episodes that it learned from.
+`LabelScale` is what a conditioned policy's labels are measured by: facts of the episodes that it
+learned from. They are kept in the checkpoint, so that labels of other episodes mean the same.
 
-They are kept in the checkpoint, so that labels of other episodes mean the same.
+`Normaliser` normalises observations and actions. It is saved in the checkpoint.
 
-Normalisation of observations and actions, saved in the checkpoint.
-
-Bounds of a policy's normalised inputs, and channels that hardly ever change.
-
-A channel that is 0 but for 5 of 100,000 steps has values of 141 standard deviations, and one whose
-deviation is rounding has thousands once its sensor fails. Networks do anything with such inputs, so
-they are bounded, as in Stable-Baselines3 (VecNormalize, clip_obs = 10). Deviation: the bound of
-each channel follows from the data, whose own values are within it unless they are such.
+Normalised inputs are bounded, as in Stable-Baselines3 (VecNormalize, clip_obs = 10). A channel that
+is 0 but for 5 of 100,000 steps has values of 141 standard deviations, and one whose deviation is
+rounding has thousands once its sensor fails. Networks do anything with such inputs. Deviation: the
+bound of each channel follows from the data, whose own values are within it unless they are such.
 """
 
 import json
@@ -38,6 +35,8 @@ from gaitforge.learners.tokens import (
     Condition,
     TokenLayout,
 )
+
+# Standard deviations of a Gaussian policy.
 
 # In normalised action units. Without a lower bound the likelihood of noise-free data is unbounded.
 MIN_LOG_STD = math.log(0.01)
@@ -68,6 +67,7 @@ class GaussianSpread(nn.Module):
         return MIN_LOG_STD + functional.softplus(self.unbounded - MIN_LOG_STD)
 
 
+# What labels are measured by: facts of the episodes that a policy learned from.
 Key = str
 """Values of some columns of the catalog, as JSON."""
 
@@ -102,7 +102,7 @@ class ExpectedRate:
 
 @dataclass(frozen=True)
 class LabelScale:
-    """What labels are measured by; `training.labels` says how.
+    """What labels are measured by; `training.batches` says how.
 
     Attributes:
         horizon: steps of the longest episode.
@@ -156,6 +156,8 @@ def key_of(values: Sequence[Any]) -> Key:
     """The key of some columns' values."""
     return json.dumps(list(values), default=str)
 
+
+# Normalisation of observations and actions.
 
 # Channels with a smaller std in the data count as constant.
 MIN_STD = 1e-5
@@ -226,6 +228,7 @@ class Normaliser(nn.Module):
         return torch.addcmul(self.mean, x, self.std)
 
 
+# The policy.
 class PolicyNetwork(nn.Module):
     """Maps observations to actions, both in the units of the data.
 
@@ -441,6 +444,7 @@ class PolicyNetwork(nn.Module):
         self.network.reset_state(state, rows)
 
 
+# Bounds of normalised inputs, and channels that hardly ever change.
 LEAST = 10.0
 MOST = 50.0
 """The bounds lie between these. Falling robots reach 19 standard deviations."""

@@ -1,9 +1,8 @@
-"""Token layouts: the fields of a network's input at one step.
+"""Token layouts, the fields of a network's input at one step, and the condition of a policy.
 
-The condition of a policy: labels beside its observation, in which 1.0 is the expert's.
-
-In training a label says how good the episode of a step is, see `training.labels`. In control the
-user's target takes its place.
+A condition is one or more labels beside the observation, in which 1.0 is the expert's. In training
+a label says how good the episode of a step is, see `training.batches`. In control the user's target
+takes its place.
 """
 
 from collections.abc import Mapping
@@ -173,6 +172,7 @@ def needs_last_action(kind: str, stored_slices: Slices) -> bool:
     return kind == "return" and LAST_ACTION not in stored_slices
 
 
+# The condition of a policy: labels beside its observation.
 RETURN_TO_GO = "return_to_go"
 TARGET = "target"
 OF_RETURNS = (RETURN_TO_GO, "return", "rate")

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from gaitforge.datasets.catalog.rows import Records
 from gaitforge.flows.progress import Advance, Reporter, Silent, leads
 
+# Results as tables or JSON.
 Rows = Sequence[Mapping[str, object]]
 
 
@@ -127,6 +128,7 @@ def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
     return "  ".join(parts).rstrip()
 
 
+# Progress.
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
 

@@ -1,11 +1,11 @@
 """Experts: a kinematic gait corrected by an MLP that reads privileged observations.
 
-An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
-Beside ours there are those of other projects: folders that plug-ins read (`expert_formats`).
+An expert is a safetensors file and a JSON card. Beside ours there are those of other projects:
+folders that plug-ins read (`expert_formats`).
 
-The network of an expert's file, evaluated in NumPy.
+The MLP of an expert's file is evaluated in NumPy: collecting needs no torch.
 
-The mean of several experts' weights.
+Several experts are averaged by the mean of their weights.
 """
 
 import hashlib
@@ -37,6 +37,7 @@ from gaitforge.collectors.robots.robot import (
 from gaitforge.common.errors import failures
 
 
+# The network of an expert's file.
 def read_weights(path: Path, owner: str) -> tuple[dict[str, np.ndarray], str]:
     """Tensors of a safetensors file, and its hash; ValueError names the owner of a damaged file."""
     with failures(f"{owner} cannot be read", SafetensorError, error=ValueError):
@@ -90,6 +91,7 @@ class Mlp:
         return sum(weight.size + bias.size for weight, bias in self._layers)
 
 
+# Experts.
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"
 _KNOWN = slice(POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])

@@ -1,14 +1,13 @@
-"""Train an expert with PPO (rsl-rl-lib), with curriculum, randomisation and pushes.
+"""Training of experts and blind policies with PPO (rsl-rl-lib), and the task that it trains on.
 
-The network learns a correction to the kinematic gait or, as a blind policy, joint targets; the
-critic sees more than the actor (asymmetric actor-critic, Pinto et al., 2018). `training_task` holds
-the curriculum of levels.
+The training has a curriculum, randomisation and pushes. The network learns a correction to the
+kinematic gait or, as a blind policy, joint targets; the critic sees more than the actor (asymmetric
+actor-critic, Pinto et al., 2018).
 
-The training task of experts and of blind policies: curriculum, inputs of actor and critic.
-
-Every robot keeps one terrain and has a level for each skill. The level rises after 80 % of the
-commanded distance, through the passage if there is one; it falls below 40 % or after a fall
-(legged_gym's rule, but relative to the command because windows are short).
+The training task holds the curriculum of levels and the inputs of actor and critic. Every robot
+keeps one terrain and has a level for each skill. The level rises after 80 % of the commanded
+distance, through the passage if there is one; it falls below 40 % or after a fall (legged_gym's
+rule, but relative to the command because windows are short).
 """
 
 import json
@@ -72,6 +71,7 @@ from gaitforge.common.limits import Range
 from gaitforge.common.machine import default_threads
 from gaitforge.datasets.schema import consecutive_slices
 
+# The training task.
 TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
 SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
 """Skills that experts are trained on if none are named; the critic's one-hot inputs are in this
@@ -348,6 +348,7 @@ class ExpertTask:
             )
 
 
+# The training.
 WEIGHTS = "expert.safetensors"
 KEPT = "kept"
 _FIXED = (

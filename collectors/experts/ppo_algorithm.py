@@ -1,6 +1,8 @@
-"""rsl-rl's PPO as the experts use it: a residual policy that starts at zero, a capped rate.
+"""rsl-rl's PPO as the experts use it, and checkpoints of an expert's training.
 
-Checkpoints of an expert's training: the policy to ship, and the state to resume from.
+The policy is a residual one that starts at zero, and the learning rate is capped.
+
+A checkpoint holds the policy to ship, and the state to resume from.
 """
 
 import contextlib
@@ -35,6 +37,7 @@ from gaitforge.common.networks import (
     tensors_below,
 )
 
+# Checkpoints.
 _STARTED_COUNT = 2_000_000
 """Observations that the normaliser of a loaded actor counts as seen."""
 
@@ -149,6 +152,7 @@ def load_training(
     return Progress(record["iteration"], record["steps"], record["wall_s"]), extra
 
 
+# PPO.
 FEATURES = "features"
 CRITIC = "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""

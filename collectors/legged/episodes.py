@@ -1,8 +1,9 @@
-"""Specifications and random draws of episodes; all draws follow from the episode's seed.
+"""Specifications and random draws of episodes, and policies that drive for stretches of them.
 
-A policy that drives in place of the recorded one, for stretches drawn from the episode's seed.
+All draws follow from the episode's seed.
 
-DAgger (Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret
+A policy may drive in place of the recorded one, for stretches drawn from the episode's seed. This
+is DAgger (Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret
 Online Learning", 2011): the learner visits its own states and the expert says what it would do
 there. Deviation: the paper draws who drives for every step; here it is drawn for a stretch of
 steps (docs/howto/corrections.md says why).
@@ -21,6 +22,7 @@ from gaitforge.collectors.scenarios.terrains import Passage, check_level, check_
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.kernels import compiled
 
+# Specifications and draws.
 TRAIN_VARIANTS = (0, 8)
 HELD_OUT_VARIANTS = (1000, 1008)
 """Half-open ranges of tile variants: evaluation never uses a tile of the collection."""
@@ -152,6 +154,7 @@ def _accumulate(values: np.ndarray, correlation: float) -> None:
             values[row, k] += correlation * values[row - 1, k]
 
 
+# Policies that drive for stretches.
 _TURNS = 0xDA66
 
 

@@ -1,13 +1,14 @@
-"""Reward terms: functions of a step's view to (N,), and their weights per second.
+"""Rewards and signals of a control step, and the geometry of trunks that they use.
 
-The environment multiplies by the control step. Sources: legged_gym (tracking, vertical speed,
-action rate, collision), Isaac Lab (frames of tracking), HIMLoco's public Aliengo setup (power),
+A reward term is a function of a step's view to (N,), and has a weight per second. The environment
+multiplies by the control step. Sources: legged_gym (tracking, vertical speed, action rate,
+collision), Isaac Lab (frames of tracking), HIMLoco's public Aliengo setup (power),
 walk-these-ways (slip, commanded attitude, height and stance). Positive terms add up to at most 3.2
 a second, 12.3 per episode of 192 steps.
 
-Geometry of trunks relative to the ground and the world.
+The geometry of trunks is relative to the ground and the world.
 
-Compute the signals of a control step; `gaitforge.collectors.scenarios.skills` names them.
+The signals of a control step are named in `gaitforge.collectors.scenarios.skills`.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from gaitforge.collectors.scenarios.terrains import TerrainBatch, cell_height
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.common.kernels import compiled, elementwise
 
+# Geometry of trunks.
 FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
 """Points of the height scan under the robot."""
 _FOOT_SQUARES = np.array([np.square(axis).sum() for axis in SCAN_POINTS[FOOTPRINT].T])
@@ -224,6 +226,7 @@ def _lean(slope: np.ndarray, attitude: np.ndarray) -> np.ndarray:
     return desired
 
 
+# Reward terms.
 @dataclass(frozen=True)
 class StepView:
     """Inputs of rewards, terminations and signals after a control step; (N, ...) float64.

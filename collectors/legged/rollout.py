@@ -1,8 +1,9 @@
-"""Run episodes in closed loop: any policy, any list of episodes, N robots at a time.
+"""Episodes in closed loop, and closed-loop evaluation of policies.
 
-Closed-loop evaluation: the same held-out episodes for every policy, averaged per cell.
+Any policy runs any list of episodes, N robots at a time.
 
-A cell is a terrain, a skill and a level.
+An evaluation runs the same held-out episodes for every policy and averages them per cell. A cell is
+a terrain, a skill and a level.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from gaitforge.collectors.scenarios.skills import S, matching_cells
 from gaitforge.common.errors import amount
 from gaitforge.common.limits import Positive, Whole, check_ranges
 
+# Episodes in closed loop.
 STATE_DIM = 3 + 4 + N_JOINTS
 
 Measure = Callable[[LeggedEnvironment, Observation], np.ndarray]
@@ -229,6 +231,7 @@ def _result(
     )
 
 
+# Evaluation.
 @dataclass(frozen=True)
 class EvaluationGrid:
     """The cells to evaluate: every level of every terrain and skill that go together.

@@ -1,6 +1,6 @@
 """Interface of a physics back end: N robots under a PD law, each on its own terrain tile.
 
-Back ends do not know the task; `contract.checks` tests every one of them. SI units; quaternions
+Back ends do not know the task; `checks.contract` tests every one of them. SI units; quaternions
 wxyz, body to world; base angular velocity in the body frame; joints in the card's order; world
 frame for everything else. A control step is `DECIMATION` substeps of `SUBSTEP_S`.
 """

@@ -1,10 +1,9 @@
-"""Draw scenes with MuJoCo's offscreen renderer, through EGL or OSMesa.
+"""Pictures of scenes and robots, drawn with MuJoCo's offscreen renderer through EGL or OSMesa.
 
-A recorded episode as a scene to draw: states, ground, barriers, and a viewpoint.
+A scene is a recorded episode to draw: states, ground, barriers, and a viewpoint. It is in the world
+frame, m and rad. Positions are unwrapped: the periodic tile is laid out under the whole path.
 
-World frame, m and rad. Positions are unwrapped: the periodic tile is laid out under the whole path.
-
-A picture of a robot in its default pose on flat ground.
+A portrait of a robot shows it in its default pose on flat ground.
 """
 
 import os
@@ -33,6 +32,7 @@ from gaitforge.collectors.scenarios.terrains import (
 )
 from gaitforge.collectors.timing import CONTROL_DT_S
 
+# Scenes.
 GROUND_MARGIN_M = 5.0
 """Ground beyond the path on every side, out of the camera's sight."""
 _POSITION_SMOOTHING_S = 0.5
@@ -135,6 +135,7 @@ def _smoothed(values: np.ndarray, seconds: float) -> np.ndarray:
     return (sums[2 * half + 1 :] - sums[: -2 * half - 1]) / (2 * half + 1)
 
 
+# The renderer.
 OPENGL_BACKENDS = ("egl", "osmesa")
 """Back ends in the order they are tried, GPU before software; MUJOCO_GL replaces them if set."""
 START_LIMIT_S = 20.0
@@ -236,6 +237,7 @@ def _reason(stderr: str) -> str:
     return text if len(text) <= _REASON_LENGTH else text[: _REASON_LENGTH - 3] + "..."
 
 
+# Portraits.
 _BEHIND_RAD = 2.6
 """Angle from the first view to the second."""
 

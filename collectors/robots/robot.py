@@ -1,8 +1,10 @@
-"""Robot cards: the task's facts about a legged robot beside its MJCF.
+"""Robots: their cards, those in a store's schema, and their bodies in numbers.
 
-Robots inside a store's schema: cards and MJCFs of those that are not shipped.
+A robot card is the task's facts about a legged robot beside its MJCF.
 
-A robot's body in numbers, a further input of policies that drive many robots.
+A store's schema holds the cards and MJCFs of the robots that are not shipped.
+
+The descriptor is a robot's body in numbers, a further input of policies that drive many robots.
 """
 
 import hashlib
@@ -24,6 +26,7 @@ from gaitforge.common.errors import DatasetError, failures
 from gaitforge.common.files import fsync_tree, join_inside
 from gaitforge.datasets.schema import consecutive_slices
 
+# Robot cards.
 ASSETS = Path(__file__).parent.parent / "assets"
 CARD_FILE = "robot.json"
 DEFAULT_ROBOT = "aliengo"
@@ -247,7 +250,7 @@ def _family(robot: str) -> list[Path]:
 
 
 def load_robot(robot: str = "aliengo") -> RobotCard:
-    """Load a robot card, as `find_robot` finds it; `physics.mujoco.model_check` checks the MJCF.
+    """Load a robot card, as `find_robot` finds it; `physics.mujoco.model` checks the MJCF.
 
     RobotError for no such robot, or an incomplete or contradictory card.
     """
@@ -411,6 +414,7 @@ def _check_pose(card: RobotCard) -> None:
         )
 
 
+# Robots in a store's schema.
 ROBOTS = "robots"
 """Attribute of a schema: name -> card and MJCF, both empty for a shipped robot."""
 SEVERAL = "several"
@@ -461,6 +465,7 @@ def stored_robot(attributes: Mapping[str, Any], name: str) -> RobotCard:
     return load_robot(str(folder))
 
 
+# Bodies in numbers.
 _MIDDLE_LENGTH_M = 0.5
 _MIDDLE_MASS_KG = 25.0
 """Aliengo's leg length and mass, for scaling."""

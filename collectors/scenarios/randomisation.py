@@ -1,6 +1,6 @@
 """Domain randomisation: which numbers are drawn for an episode, from which distributions.
 
-Distributions of randomised quantities, as they are written in plans.
+Distributions of randomised quantities are read as they are written in plans.
 """
 
 import json
@@ -20,6 +20,7 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.quantities import QUANTITIES, Quantity
 from gaitforge.common.errors import failures
 
+# Distributions.
 _FORMS = {
     "fixed": "0.2",
     "uniform": "0.1:0.3",
@@ -134,6 +135,7 @@ def _written(number: float, share: bool) -> str:
     return (text if float(text) / scale == number else repr(value)) + unit
 
 
+# Numbers drawn for an episode.
 NOMINAL = "none"
 DEFAULT_NAME = "default"
 HEAVY = "heavy"

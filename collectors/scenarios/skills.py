@@ -1,12 +1,14 @@
-"""Skills: one record each, with its commands, terrains, passage, share and success criterion.
+"""Skills, the signals from which their success is judged, and ranges of commands.
+
+A skill is one record, with its commands, terrains, passage, share and success criterion.
 
 Passages have the sizes of parkour's obstacles relative to the robot: a bar at 1.15 to 0.665 of its
 standing height (Aliengo: 0.50 to 0.29 m), walls 0.19 to 0.03 m wider than the robot to squeeze
 through, and 0.03 m wider to 0.05 m narrower to tilt through.
 
-Signals recorded at every step of an episode, from which success is judged.
+Signals are recorded at every step of an episode.
 
-Ranges of the commands that a robot's policies have met, over all skills.
+The ranges are those of the commands that a robot's policies have met, over all skills.
 """
 
 from collections import ChainMap
@@ -32,6 +34,7 @@ from gaitforge.collectors.scenarios.terrains import (
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 
+# Signals.
 class S(IntEnum):
     """Index of each recorded signal."""
 
@@ -93,6 +96,7 @@ class Track:
         return float(np.abs(self.last(2.0, S.VEL_X) - self.last(2.0, S.VEL_X_COMMAND)).mean())
 
 
+# Skills.
 MAX_CRAWL_M = 0.18
 _BAR_MARGIN_M = (0.03, 0.06)
 _WALL_MARGIN_M = 0.025
@@ -418,6 +422,7 @@ def matching_cells(
     return cells
 
 
+# Ranges of commands.
 _FROM_ZERO = (C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL)
 """Numbers that `commands.ramped` moves from zero to their target."""
 

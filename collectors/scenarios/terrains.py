@@ -1,12 +1,12 @@
-"""Terrains as periodic tiles: square height maps that repeat in both directions.
+"""Terrains as periodic tiles, and passages to crawl under or pass between.
 
-A robot that leaves a tile on one side re-enters on the other, so no episode ends at an edge. Levels
-0 (nearly flat) to 9 follow legged_gym's terrain types, scaled to Aliengo's 0.5 m legs.
+A tile is a square height map that repeats in both directions. A robot that leaves a tile on one
+side re-enters on the other, so no episode ends at an edge. Levels 0 (nearly flat) to 9 follow
+legged_gym's terrain types, scaled to Aliengo's 0.5 m legs.
 
-Passages: a bar to crawl under, or a pair of walls to pass between.
-
-Height fields have no overhangs, so these are boxes beside the terrain. Each passage's skill record
-(`skills`) says how wide or high it is at every level.
+A passage is a bar to crawl under, or a pair of walls to pass between. Height fields have no
+overhangs, so bars and walls are boxes beside the terrain. Each passage's skill record (`skills`)
+says how wide or high it is at every level.
 """
 
 from collections import ChainMap
@@ -21,6 +21,7 @@ from gaitforge.collectors.robots.commands import C, Range, commanded_distance_m,
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.common.kernels import compiled
 
+# Terrains.
 N_LEVELS = 10
 GRID = 120
 """Cells a side of every height field: all compiled models have one size."""
@@ -240,6 +241,7 @@ def _look_up(
     return ground
 
 
+# Passages.
 MAX_BARRIERS = 2
 _DEPTH_M = {"bar": (0.1, 0.6), "walls": (0.1, 1.0)}
 _START_M = {"bar": 0.45, "walls": 0.65}

@@ -1,9 +1,10 @@
-"""Selections as lazy Dask arrays, and reductions of their rows on any Dask scheduler.
+"""Selections as lazy Dask arrays and lazy xarray Datasets.
 
-Each task reads and reduces one unit (the selected episodes that begin in one shard). Partial
-results are merged in a fixed binary tree, so the result does not depend on scheduler or threads.
+Rows of Dask arrays are reduced on any Dask scheduler. Each task reads and reduces one unit (the
+selected episodes that begin in one shard). Partial results are merged in a fixed binary tree, so
+the result does not depend on scheduler or threads.
 
-A selection as a lazy xarray Dataset with named channels, units and catalog columns.
+The xarray Dataset of a selection has named channels, units and catalog columns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     import dask.array as da
     import xarray
 
+
+# Dask arrays, and reductions of their rows.
 Partial = TypeVar("Partial")
 Measure = Callable[[np.ndarray, np.ndarray], Partial]
 """(rows of a unit (R, *shape), lengths (E,) of the unit's episodes) -> partial result."""
@@ -159,6 +162,7 @@ def _opened(location: _Place) -> PartStore:
     return kind.open(address, tag)
 
 
+# xarray Datasets.
 def selection_dataset(
     selection: EpisodeSelection, fields: Sequence[str] | None = None
 ) -> xarray.Dataset:

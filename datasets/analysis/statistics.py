@@ -1,8 +1,10 @@
-"""Mean, standard deviation and range of every channel, computed in blocks and merged.
+"""Statistics of every channel: mean, deviation, range, exact quantiles and spectral energy.
 
-Exact quantiles of every channel, of as many channels at a time as fit in memory.
+Mean, standard deviation and range are computed in blocks and merged.
 
-Spectral energy of stored signals: Figure 1 of the FCNet paper, for a selection.
+Exact quantiles are computed of as many channels at a time as fit in memory.
+
+The spectral energy of stored signals is Figure 1 of the FCNet paper, for a selection.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.analysis.lazy_arrays import Scheduler, reduce_units
 from gaitforge.datasets.selection.selection import EpisodeSelection
 
+# Mean, standard deviation and range.
 BLOCK_ROWS = 1 << 12
 
 
@@ -83,6 +86,7 @@ def _of_unit(rows: np.ndarray, _lengths: np.ndarray) -> ChannelStatistics:
     return reduce(ChannelStatistics.merge, blocks)
 
 
+# Exact quantiles.
 HELD_BYTES = 1 << 29
 """Most bytes of the channels that are read together; at least one channel is."""
 
@@ -139,6 +143,7 @@ def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.concatenate([first, second])
 
 
+# Spectral energy.
 BLOCK_WINDOWS = 32
 LARGEST_WINDOW = 256
 """Steps of the paper's windows."""

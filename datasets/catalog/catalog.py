@@ -1,6 +1,8 @@
-"""The catalog: all committed episodes at one moment; columns are read when used.
+"""The catalog of a store, and the commit records of its parts.
 
-The commit record of a part, kept in its catalog file's Parquet metadata.
+The catalog is all committed episodes at one moment; its columns are read when used.
+
+The commit record of a part is a `Manifest`, kept in the Parquet metadata of its catalog file.
 """
 
 import hashlib
@@ -20,6 +22,7 @@ from gaitforge.common.errors import DatasetError, failures, listed
 from gaitforge.datasets.catalog.rows import array_to_numpy, to_numpy
 from gaitforge.datasets.schema import Field
 
+# Commit records of parts.
 MANIFEST_KEY = b"gaitforge_manifest"
 DIGEST_KEY = b"gaitforge_manifest_sha256"
 
@@ -167,6 +170,7 @@ def unsealed(content: bytes, key: str, version: int) -> dict[str, Any]:
     return tree
 
 
+# The catalog.
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "episode": pa.int64(),
     "length": pa.int64(),

@@ -1,13 +1,14 @@
-"""Catalog files: one Parquet file per part, whose appearance commits the part.
+"""Catalog files, one Parquet file per part, and the catalog index, a copy of all of them in one.
 
-The catalog index: a copy of all catalog files in one, for fast queries of a few columns.
+The appearance of a part's catalog file commits the part.
 
-It is only a cache: it records name, size and modification time of the files it copied and is used
-for those that are unchanged. It is replaced atomically and can be deleted at any time. Times are
-only compared for equality, so clocks do not matter.
+The index is for fast queries of a few columns. It is only a cache: it records name, size and
+modification time of the files it copied and is used for those that are unchanged. It is replaced
+atomically and can be deleted at any time. Times are only compared for equality, so clocks do not
+matter.
 
-The file is a Parquet file, the CRC32C of each column chunk in it, and the CRC32C of its footer
-and of those: Parquet's own checksums leave out names, places and page headers. A chunk is
+The index's file is a Parquet file, the CRC32C of each column chunk in it, and the CRC32C of its
+footer and of those: Parquet's own checksums leave out names, places and page headers. A chunk is
 checked when it is read, because reading all of a large index takes longer than a query.
 """
 
@@ -49,6 +50,7 @@ from gaitforge.datasets.catalog.catalog import (
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.schema import CACHE, CATALOG, MERGED_PREFIX, Schema
 
+# The catalog index.
 ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
 """Reads the commit record and the episodes of a catalog file."""
 
@@ -263,6 +265,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+# Catalog files.
 READ_THREADS = 4
 INDEX_FROM = 16
 """Number of files missing from the index that rebuilds it: reading one takes about 6 ms."""

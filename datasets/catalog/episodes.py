@@ -1,6 +1,8 @@
-"""A part's episodes as a table: columns, types, checks, and the digest of its values.
+"""The catalog's table of a part's episodes, and a glossary of the catalog's columns.
 
-Glossary of the catalog's columns: meaning, unit and origin of each.
+A part's table has checked columns and types, and a digest of its values.
+
+The glossary gives the meaning, unit and origin of each column.
 """
 
 import hashlib
@@ -17,6 +19,7 @@ from gaitforge.common.errors import DatasetError, failures, listed
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
 from gaitforge.datasets.schema import Schema
 
+# The table of a part's episodes.
 COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -117,6 +120,7 @@ def _carried_type(name: str, kind: pa.DataType) -> pa.DataType:
     raise DatasetError(f"episode column {name}: type {kind} is not allowed; use numbers or text")
 
 
+# The glossary.
 RANDOMISATION = "randomisation"
 """Schema attribute: draw -> {"unit", "low", "high"}; the catalog column has the draw's name."""
 

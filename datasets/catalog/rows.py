@@ -1,10 +1,11 @@
-"""Arrow columns to NumPy and back through their buffers.
+"""Rows of tables: Arrow columns as NumPy arrays, records as dicts, and results as a Parquet file.
 
-Arrow's own conversions import pandas if it is installed, which takes longer than a whole query.
+Arrow columns go to NumPy and back through their buffers. Arrow's own conversions import pandas if
+it is installed, which takes longer than a whole query.
 
-Rows of a result as dicts, made when they are read: a list of millions takes gigabytes.
+Rows of a result are dicts, made when they are read: a list of millions takes gigabytes.
 
-Query results as a Parquet file.
+Query results can be written as a Parquet file.
 """
 
 import os

@@ -1,8 +1,9 @@
-"""Choose episodes by catalog columns, and summarise their outcomes by group.
+"""Choice of episodes by catalog columns, their outcomes by group, and lists of single episodes.
 
-Columns are compared as integer codes and no array is read: milliseconds for 100,000s of episodes.
+For choice and groups, columns are compared as integer codes and no array is read: milliseconds for
+100,000s of episodes.
 
-Single episodes for people: names that can be typed, and rows of a table.
+Single episodes are for people: they have names that can be typed, and are rows of a table.
 """
 
 import re
@@ -18,6 +19,7 @@ from gaitforge.datasets.catalog.rows import Record, Records, from_numpy, to_nump
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Schema
 
 
+# Choice of episodes, and outcomes by group.
 def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np.ndarray:
     """Shown rows whose columns have one of the values in `equals`; DatasetError lists these."""
     keep = catalog.is_shown
@@ -119,6 +121,7 @@ def _ranks(values: list[Any]) -> np.ndarray:
     return ranks
 
 
+# Single episodes: names, and rows of a table.
 _NAME = re.compile(r"([0-9a-fA-F]{1,8})-([0-9]{1,10})")
 _INDEX_BITS = 32
 _MEASURED = ("level", "length", "return", "success")

@@ -1,16 +1,15 @@
-"""What lies at the ends of episodes and within them: how large each step is, beside the usual one.
+"""Sizes of steps at the ends of episodes and within them, and checks of what resets leave.
 
-A step's size is the mean over the moving channels of its change, each in units of the channel's
-median change. So it is about 1 for an ordinary step, and large only where many channels jump at
-once, as they do when a robot is reset.
+The sizes tell how large each step is, beside the usual one. A step's size is the mean over the
+moving channels of its change, each in units of the channel's median change. So it is about 1 for an
+ordinary step, and large only where many channels jump at once, as they do when a robot is reset.
 
-Checks of what resets leave in recordings: joined episodes, and rows of vector environments.
-
-Gymnasium's vector environments reset by themselves, in one of two ways that recordings show. In
-next-step mode (the default since 1.0) the step after an end ignores its action and gives the next
-episode's first observation: recorded, it is a first row with the episode before's final
-observation. In same-step mode the observation that a step returns at an end is the next episode's
-first already. https://farama.org/Vector-Autoreset-Mode
+Resets leave joined episodes in recordings, and rows of vector environments. Gymnasium's vector
+environments reset by themselves, in one of two ways that recordings show. In next-step mode (the
+default since 1.0) the step after an end ignores its action and gives the next episode's first
+observation: recorded, it is a first row with the episode before's final observation. In same-step
+mode the observation that a step returns at an end is the next episode's first already.
+https://farama.org/Vector-Autoreset-Mode
 """
 
 from collections import defaultdict
@@ -26,6 +25,7 @@ from gaitforge.datasets.doctor.data import Arrays, Finding, of_episodes
 from gaitforge.datasets.doctor.measures import Measures, chunks, flattened
 from gaitforge.datasets.schema import Schema
 
+# Sizes of steps.
 _LARGEST = 30.0
 """Largest change of one channel that counts, in median changes: one channel alone is no reset."""
 
@@ -258,6 +258,7 @@ def _seam_rows(lengths: np.ndarray, sizes: np.ndarray, usual: np.ndarray) -> np.
     return candidates[seam & np.isin(episode, clear)]
 
 
+# Checks of what resets leave.
 _JUMP = 3.0
 """A reset's size over the largest usual step of an episode."""
 

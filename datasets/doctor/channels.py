@@ -1,9 +1,8 @@
 """Checks of channels: values that are not finite, constant, frozen, cut off, or out of range.
 
-Channels that are constant but for a few steps, such as a bumper that is hardly ever touched.
-
-A few of their values are hundreds of standard deviations from the mean, and a deviation that is
-only rounding makes any other value one of thousands.
+Some channels are constant but for a few steps, such as a bumper that is hardly ever touched. A few
+of their values are hundreds of standard deviations from the mean, and a deviation that is only
+rounding makes any other value one of thousands. Such nearly constant channels are told apart.
 """
 
 import math
@@ -239,6 +238,7 @@ def named_channels(m: Measures, name: str, chosen: Any) -> str:
     return listed(names, _SHOWN) if len(names) else name
 
 
+# Nearly constant channels.
 _RARE = 1e-3
 """Share of the steps below which other values than the usual one are rare."""
 

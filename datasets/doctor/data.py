@@ -1,6 +1,8 @@
-"""Data under examination: a selection of a store, or a source that a format's reader reads.
+"""What the doctor examines, and what it finds.
 
-Findings of the doctor, and the commands that remove or note a fault.
+The data under examination are a selection of a store, or a source that a format's reader reads.
+
+The doctor's findings come with the commands that remove or note a fault.
 """
 
 import shlex
@@ -21,6 +23,7 @@ from gaitforge.datasets.formats.sources import Block, Span, blocks, not_finite_a
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection
 
+# Findings.
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -85,6 +88,7 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
+# Data under examination.
 Arrays = Mapping[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]
 

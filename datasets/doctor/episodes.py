@@ -1,9 +1,8 @@
-"""Checks of episodes: lengths, copies, seeds, endings, returns, balance, and odd ones out.
+"""Checks of episodes: lengths, copies, seeds, endings, returns, balance, odd ones out, and labels.
 
-Conflicting labels: far actions at nearly equal observations of different episodes.
-
-All pairs would be too many. A slab is kept: the steps whose observation lies nearest to a plane.
-Nearly equal observations have nearly the same distance to it, so that both of a pair are kept.
+Labels conflict where actions are far apart at nearly equal observations of different episodes. All
+pairs would be too many. A slab is kept: the steps whose observation lies nearest to a plane. Nearly
+equal observations have nearly the same distance to it, so that both of a pair are kept.
 """
 
 from collections.abc import Iterator
@@ -193,6 +192,7 @@ def _repeated(keys: np.ndarray) -> np.ndarray:
     return again
 
 
+# Conflicting labels.
 _KEPT = 1024
 """Steps of a slab."""
 

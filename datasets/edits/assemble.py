@@ -1,8 +1,10 @@
-"""A new store of other stores' parts: hard links where the file system has them, no decoding.
+"""New stores of other stores' parts, of a store's present version, and of two stores merged.
 
-Write a store's present version as a new store without edits.
+The parts of other stores are hard links where the file system has them; nothing is decoded.
 
-Merge two stores into a new one.
+A store's present version is written as a new store without edits.
+
+Two stores are merged into a new one.
 """
 
 import os

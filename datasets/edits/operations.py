@@ -1,11 +1,13 @@
-"""Drop, annotate and trim episodes; each is one commit, and no part is touched.
+"""Edits of a store, fields added after its collection, and differences between its versions.
 
-Fields added after the collection: arrays in a store below `overlays/`, committed by an edit.
+Episodes are dropped, annotated or trimmed; each edit is one commit, and no part is touched.
 
-The store of a field has the same parts, with the field's rows of the episodes as collected. It is
-written part by part; the edit comes last and names its parts' content hashes.
+A field added after the collection is an array in a store below `overlays/`, committed by an edit.
+The store of a field has the same parts as the store that it is added to, with the field's rows of
+the episodes as collected. It is written part by part; the edit comes last and names its parts'
+content hashes.
 
-Differences between two versions of a store; reads no array.
+The comparison of two versions of a store reads no array.
 """
 
 import math
@@ -25,6 +27,7 @@ from gaitforge.datasets.schema import Field, Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 from gaitforge.datasets.storage.store import PartStore
 
+# Edits that drop, annotate or trim episodes.
 Value = str | bool | int | float
 
 REWARD = "reward"
@@ -206,6 +209,7 @@ def _type_of(name: str, value: Any) -> pa.DataType:
     raise DatasetError(f"column {name}: {value!r} is neither text, a number, nor true or false")
 
 
+# Fields added after the collection.
 def check_new_field(store: PartStore, field: Field, folder: str) -> None:
     """DatasetError if the store cannot get this field, whose arrays are in the overlay `folder`.
 
@@ -276,6 +280,7 @@ def _returns_of_field(episodes: EpisodeSelection, overlay: PartStore) -> np.ndar
     return np.concatenate(sums)
 
 
+# Differences between two versions.
 @dataclass(frozen=True)
 class Difference:
     """The changes from the first of two versions to the second.

@@ -1,6 +1,8 @@
-"""Split a store by fractions or by a column: into selections, or into stores of their own.
+"""Splits of a store by fractions or by a column, and cuts of its episodes into several.
 
-Cut episodes into several: a new store in which each piece is an episode.
+The sides of a split are selections, or stores of their own.
+
+A cut of episodes gives a new store in which each piece is an episode.
 """
 
 import hashlib
@@ -33,6 +35,7 @@ from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 from gaitforge.datasets.storage.store import PartStore
 
+# Splits.
 AnySelection = TypeVar("AnySelection", bound=EpisodeSelection)
 
 MOST_SIDES = 256
@@ -94,7 +97,8 @@ def save_split(
 
     A side has hard links to the parts that it touches, and one edit that drops the other sides'
     episodes, so that it takes no further disk space on the same file system. `arguments` (JSON
-    values) are kept in its plan. Sides that are finished are kept. DatasetError as for `merge`.
+    values) are kept in its plan. Sides that are finished are kept. DatasetError as for
+    `merge_stores`.
     """
     paths = {}
     for name, side in sides.items():
@@ -134,6 +138,7 @@ def _check_names(names: list[str]) -> None:
         raise DatasetError("names of sides must differ in more than upper and lower case")
 
 
+# Cuts.
 Cuts = Mapping[int, Sequence[int]]
 """Id of an episode -> the steps that begin a new one, ascending, from 1 on."""
 

@@ -1,4 +1,4 @@
-"""The registry of other projects' dataset formats.
+"""The registry of other projects' dataset formats, and which of them a source seems to be of.
 
     from gaitforge.datasets.formats.transfer.exporting import export_selection
     from gaitforge.datasets.formats.transfer.importing import import_source
@@ -11,7 +11,7 @@ one entry here. Other packages name a `FormatEntry` by an entry point (`extensio
 modules load when it is used, so its packages are optional. Bad input raises DatasetError
 everywhere: one line that names the file and the key.
 
-Which formats a source seems to be of, and why no format reads it.
+For a source that no format reads, `why_unread` tells why.
 """
 
 from collections.abc import Mapping

@@ -1,20 +1,18 @@
-"""HDF5 for readers and writers: opening, checked reading, and notes in a group.
+"""HDF5 for readers and writers: opening, checked reading, gzip chunks, and notes in a group.
 
 The notes are the schema as JSON and the catalog as an Arrow stream.
 
-Reading gzip-compressed HDF5 datasets with decompression outside HDF5's global lock.
-
-HDF5 decompresses under one lock per process, which halves the rate of an import with two threads.
-Here only the read of the compressed bytes is under that lock.
+Gzip-compressed HDF5 datasets are read with decompression outside HDF5's global lock. HDF5
+decompresses under one lock per process, which halves the rate of an import with two threads. Here
+only the read of the compressed bytes is under that lock.
 
 HDF5 also inflates a chunk to whatever its bytes give, however small the stated size: a crafted
 megabyte takes gigabytes. So a chunk is inflated to its stated size at most, here or before HDF5
 reads it.
 
-A check of foreign Arrow streams: gaitforge writes them without compression.
-
-A compressed buffer may state any size, and a few bytes then take gigabytes. pyarrow does not tell
-whether a batch is compressed, so the flatbuffer of each message is read here, as in
+Foreign Arrow streams are checked for compression: gaitforge writes them without. A compressed
+buffer may state any size, and a few bytes then take gigabytes. pyarrow does not tell whether a
+batch is compressed, so the flatbuffer of each message is read here, as in
 https://arrow.apache.org/docs/format/Columnar.html and Message.fbs of the same project.
 """
 
@@ -44,6 +42,7 @@ from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 
+# Chunks of gzip-compressed datasets.
 _DEFLATE = h5py.h5z.FILTER_DEFLATE
 _SHUFFLE = h5py.h5z.FILTER_SHUFFLE
 _FLETCHER32 = h5py.h5z.FILTER_FLETCHER32
@@ -190,6 +189,7 @@ def _copy_chunk(rows: np.ndarray, chunk: np.ndarray, start: tuple[int, ...], fir
     target[...] = part[(slice(None), *(slice(0, size) for size in target.shape[1:]))]
 
 
+# The check of foreign Arrow streams.
 _DICTIONARY_BATCH = 2
 _RECORD_BATCH = 3
 """Kinds of a message's header that hold buffers."""
@@ -248,6 +248,7 @@ def _field_position(flatbuffer: bytes, table: int, field: int) -> int:
     return table + distance if distance else 0
 
 
+# Opening, checked reading, and notes.
 SCHEMA_NOTE = "schema"
 EPISODES_NOTE = "episodes"
 

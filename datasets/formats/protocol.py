@@ -1,4 +1,4 @@
-"""The base classes of a format's reader and writer.
+"""The base classes of a format's reader and writer, and the README of an export.
 
 A reader (`Importer`) inspects its source when it is made: which schema the store gets and how the
 episodes are cut into parts. Then it reads any of these parts, in any order and from several
@@ -6,7 +6,7 @@ threads. A part's content depends on the source, the options and the part alone,
 import resumes with the missing parts. The drivers in `transfer/` do everything else: staging,
 threads, commits, verification, temporary names and renames.
 
-The README of an export: YAML front matter as the Hugging Face Hub reads it, and text.
+The README has YAML front matter as the Hugging Face Hub reads it, and text.
 """
 
 import json
@@ -200,6 +200,7 @@ class Exporter(ABC):
         return arrays
 
 
+# The README of an export.
 README = "README.md"
 TAGS = ("robotics", "gaitforge", "locomotion", "offline-reinforcement-learning")
 

@@ -1,12 +1,13 @@
-"""Helpers of the readers: identity of the content, parts, catalog columns.
+"""Helpers of formats' readers and writers: identity, parts, columns, checks, blocks and notes.
+
+Readers have helpers for the identity of the content, for parts and for catalog columns.
 
 Checks of foreign input: every refusal is one DatasetError that names the file and the key.
 
-Helpers of the writers: reading a selection in blocks, and checks before writing.
+Writers have helpers that read a selection in blocks, and checks before writing.
 
-Notes: gaitforge's schema and catalog, which an export embeds in a foreign file or folder.
-
-They give back what the layout has no place for. Someone may edit the arrays afterwards (relabel
+Notes are gaitforge's schema and catalog, which an export embeds in a foreign file or folder. They
+give back what the foreign layout has no place for. Someone may edit the arrays afterwards (relabel
 rewards or endings) and leave the notes as they are. An import refuses notes that contradict the
 arrays, instead of writing a catalog that contradicts its own data.
 """
@@ -33,6 +34,7 @@ from gaitforge.common.errors import DatasetError, first_line, listed
 from gaitforge.datasets.schema import DTYPES, SHARD_STEPS, TERRAIN_AND_SKILL, Field
 from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
 
+# Checks of foreign input.
 _PICKLE_START = 0x80
 _NEWEST_PICKLE = 5
 """A pickle of protocol 2 or newer starts with this byte and the protocol."""
@@ -134,6 +136,7 @@ def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> 
         )
 
 
+# Helpers of the readers.
 PART_BYTES = 64 << 20
 """Largest imported part, uncompressed, unless one episode is longer.
 
@@ -339,6 +342,7 @@ def catalog_columns(
     }
 
 
+# Blocks of a selection, for the writers.
 @dataclass(frozen=True, eq=False)
 class Block(Span):
     """Consecutive episodes of a selection, few enough that all their fields fit in memory."""
@@ -393,6 +397,7 @@ def check_room(selection: EpisodeSelection, destination: Path, advice: str = "")
         raise DatasetError(f"cannot write {destination}: {sizes}; export to another disk{advice}")
 
 
+# Checks before writing, and notes.
 def refuse_options(path: Path, key: str, options: Any, remedy: str) -> None:
     """Refuse options for a file with notes at `key`, which they could not change."""
     names = [

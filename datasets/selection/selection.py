@@ -1,6 +1,8 @@
-"""A selection of episodes: an immutable value that is refined, hashed, described and read.
+"""Selections of episodes as immutable values, and selections as JSON files.
 
-Selections as JSON files: row ranges of parts, with the parts' content hashes.
+A selection is refined, hashed, described and read.
+
+The JSON file of a selection holds row ranges of parts, with the parts' content hashes.
 """
 
 import hashlib
@@ -434,6 +436,7 @@ class EpisodeSelection:
         return rows, np.ones_like(rows)
 
 
+# Selections as JSON files.
 SAVED_VERSION = 1
 
 PartRuns = dict[str, tuple[str, list[tuple[int, int]]]]

@@ -1,12 +1,13 @@
-"""Find every fault of a store, and remove what killed writers left behind.
+"""Faults of a store, leftovers of killed writers, the files of a copy, and compaction.
 
-The files of a local store, which a copy of it must have.
+Every fault of a store is found, and what killed writers left behind is removed.
 
-Merge small parts into large ones, and rebuild the catalog index.
+The files of a local store are those that a copy of it must have.
 
-Only files change: hash, selections, tags and stream order depend on the parts as collected, whose
-records the merged part keeps. Readers use it from its commit on; the parts it replaces stay until
-`gc`, for readers that opened the store before. A crash leaves the old parts, with or without it.
+Compaction merges small parts into large ones and rebuilds the catalog index. Only files change:
+hash, selections, tags and stream order depend on the parts as collected, whose records the merged
+part keeps. Readers use the merged part from its commit on; the parts it replaces stay until `gc`,
+for readers that opened the store before. A crash leaves the old parts, with or without it.
 """
 
 import hashlib
@@ -42,6 +43,7 @@ from gaitforge.datasets.storage.records import GROUP, read_root, read_tag, tag_n
 from gaitforge.datasets.storage.store import PartStore, commit_part
 
 
+# The files of a store.
 def store_files(store: PartStore) -> dict[str, Path]:
     """Name below the store -> path of each of its files, each after those it relies on.
 
@@ -86,6 +88,7 @@ def _names(store: PartStore) -> Iterator[str]:
     yield from (f"{schema.TAGS}/{name}.json" for name in tag_names(store.path))
 
 
+# Faults, and leftovers of killed writers.
 def verify_store(store: PartStore) -> list[str]:
     """One line per fault: unreadable catalog, missing or changed objects, inconsistent lengths.
 
@@ -356,6 +359,7 @@ def _tag_faults(store: PartStore, contents: dict[str, str]) -> Iterator[str]:
             yield f"tag {name}: its edits are not in the store as they were tagged"
 
 
+# Compaction: small parts merged into large ones.
 COMPACT_LOCK = f"{MERGED_PREFIX}lock"
 
 

@@ -1,10 +1,12 @@
-"""A part's arrays on disk: a Zarr v3 group with one sharded array per field.
+"""A part's arrays on disk, written as Zarr v3 and read directly from the shard files.
 
-An array has inner chunks of about `CHUNK_BYTES` and shards of `SHARD_STEPS` rows. Inner codecs:
-rows transposed to the last axis (a channel's samples are adjacent), byte shuffle and zstd through
-Blosc, CRC32C. A chunk of 1 MiB and its decoded copy fit into a core's cache.
+A part is a Zarr v3 group with one sharded array per field. An array has inner chunks of about
+`CHUNK_BYTES` and shards of `SHARD_STEPS` rows. Inner codecs: rows transposed to the last axis (a
+channel's samples are adjacent), byte shuffle and zstd through Blosc, CRC32C. A chunk of 1 MiB and
+its decoded copy fit into a core's cache.
 
-Measured on collected episodes with observation noise (102 float32 or 408 bytes per step, one core):
+Codecs measured on collected episodes with observation noise (102 float32 or 408 bytes per step, one
+core):
 
     =========================  ==========  ==========  ===========
     codec                      bytes/step  write       read
@@ -20,12 +22,10 @@ Measured on collected episodes with observation noise (102 float32 or 408 bytes 
 Most of the rest is the entropy of the noise. zstd 3 halves the writing time of zstd 5 for 0.4 %
 more bytes.
 
-Read rows of a part's arrays directly from the shard files.
-
-The files are plain Zarr v3; this reader decodes only the codec chain that `parts` writes, about
-four times as fast as the zarr package. It is also stricter: an absent shard or chunk is an error
-instead of a fill value, and recorded sizes and the CRC32C of the shard index and of every chunk are
-checked.
+The reader of rows decodes only the codec chain that is written here, about four times as fast as
+the zarr package. It is also stricter: an absent shard or chunk is an error instead of a fill value,
+and recorded sizes and the CRC32C of the shard index and of every chunk are checked. The files are
+plain Zarr v3 all the same.
 """
 
 import hashlib
@@ -47,6 +47,7 @@ from gaitforge.common.files import files_under, join_inside, sha256_file
 from gaitforge.datasets.catalog.catalog import Manifest
 from gaitforge.datasets.schema import SHARD_STEPS, Field, Schema
 
+# The reader of rows.
 CHUNK_BYTES = 1 << 20
 """Most bytes of an inner chunk of several rows."""
 CRC_BYTES = 4
@@ -65,7 +66,7 @@ class ArrayLayout:
 
     @classmethod
     def parse(cls, metadata: bytes) -> "ArrayLayout":
-        """Layout of an array from `parts.write_arrays`; DatasetError for any other array."""
+        """Layout of an array from `write_arrays`; DatasetError for any other array."""
         try:
             tree = json.loads(metadata)
             [codec] = tree["codecs"]
@@ -84,7 +85,7 @@ class ArrayLayout:
         return layout
 
     def check_sizes(self) -> None:
-        """ValueError for sizes that `parts.write_arrays` does not give an array."""
+        """ValueError for sizes that `write_arrays` does not give an array."""
         sizes = (*self.row_shape, self.chunk_rows, self.shard_rows)
         if any(type(size) is not int or size < 1 for size in sizes):
             raise ValueError(f"sizes {sizes} must be whole numbers above 0")
@@ -258,6 +259,7 @@ def row_runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
+# The arrays as they are written.
 def chunk_rows(field: Field, rows: int) -> int:
     """Rows of one inner chunk: the largest power of two within `CHUNK_BYTES`, or all rows."""
     fitting = max(1, CHUNK_BYTES // field.row_bytes)

@@ -1,6 +1,6 @@
-"""The store: immutable parts, and a catalog that commits them.
+"""The store, which is immutable parts and a catalog that commits them, and the commit of a part.
 
-Write one part atomically: in a staging folder, then renamed, its catalog file last.
+A part is written atomically: in a staging folder, then renamed, its catalog file last.
 """
 
 import hashlib
@@ -123,7 +123,7 @@ class PartStore:
     Layout: `zarr.json` (a Zarr v3 group whose attributes hold the schema), `parts/<id>/` (one
     group per part), `catalog/<id>.parquet` (one row per episode; commits the part),
     `tags/<name>.json`, `edits/` (what was dropped, noted or trimmed; see `catalog.edit_log`),
-    `overlays/<field>-<digest>/` (a store for each added field; see `edits.fields`).
+    `overlays/<field>-<digest>/` (a store for each added field; see `edits.operations`).
 
     Attributes:
         path, address: its folder, and its folder or URL in messages.

@@ -1,15 +1,14 @@
-"""A selection copied to a local disk as plain arrays, to stream at memory speed.
+"""Copies of selections as plain arrays on a local disk, and mixtures of several selections.
 
-A copy is a folder `<directory>/<key>` with one `.npy` file per field (all steps end to end, and
-a last row of zeros for padding), one for the returns-to-go if the store has a reward, the episodes'
-ids, lengths and endings, and `materialised.json`. It is written under another name and renamed
-when complete. The key is a hash of the selection and the fields, so all processes of a node share
-one copy: the first one writes it, the others wait, and later runs find it.
+A copy is streamed at memory speed. It is a folder `<directory>/<key>` with one `.npy` file per
+field (all steps end to end, and a last row of zeros for padding), one for the returns-to-go if the
+store has a reward, the episodes' ids, lengths and endings, and `materialised.json`. It is written
+under another name and renamed when complete. The key is a hash of the selection and the fields, so
+all processes of a node share one copy: the first one writes it, the others wait, and later runs
+find it. Writing a copy needs memory for one reading unit. Streaming maps its files and uses only
+page cache.
 
-Writing needs memory for one reading unit. Streaming maps the files and uses only page cache.
-
-Several selections streamed together in given shares, for example an equal share per skill.
-
+A mixture streams several selections together in given shares, for example an equal share per skill.
 An epoch of a mixture has about as many steps as the union of the selections, and selection i gives
 its share w_i of them (the normalised weights). Each of its episodes is visited r_i = w_i * S / S_i
 times per epoch on average, where S and S_i are the steps of the union and of the selection:
@@ -52,6 +51,8 @@ from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream
 
+
+# Copies of selections.
 MATERIALISED_VERSION = 1
 DONE = "materialised.json"
 KEY_DIGITS = 24
@@ -130,7 +131,7 @@ class Materialised:
         )
 
     def ending(self) -> np.ndarray:
-        """(E,) how episodes ended; see `returns`."""
+        """(E,) how episodes ended; see `episode_values`."""
         return self._load("ending")
 
     def final_obs(self) -> np.ndarray | None:
@@ -295,6 +296,7 @@ def _map(path: Path) -> tuple[mmap.mmap, np.ndarray]:
         return memory, np.ndarray(shape, dtype, memory, file.tell())
 
 
+# Mixtures of selections.
 AnySelection = TypeVar("AnySelection", bound=EpisodeSelection)
 
 _TURN = 5

@@ -1,10 +1,11 @@
-"""Pools of decoded steps, and gathering of windows from them into batches.
+"""Pools of decoded steps, windows gathered from them, and the order of windows in an epoch.
 
-The order of windows in an epoch: a pure function of the selection, the seed and the epoch.
+Windows are gathered from a pool into batches.
 
-Windows tile each episode. Shuffled reading units (the episodes that start in one shard of a part)
-fill pools of bounded size, and the windows of a pool are shuffled. Only one pool's windows exist at
-a time, so memory grows with the number of episodes, not of windows.
+The order of windows is a pure function of the selection, the seed and the epoch. Windows tile each
+episode. Shuffled reading units (the episodes that start in one shard of a part) fill pools of
+bounded size, and the windows of a pool are shuffled. Only one pool's windows exist at a time, so
+memory grows with the number of episodes, not of windows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from gaitforge.datasets.selection.episode_values import (
 )
 from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
 
+# The order of windows.
 ORDER_VERSION = 2
 """To be raised when the same (seed, epoch) gives another order; part of a stream's state."""
 
@@ -184,6 +186,7 @@ def _pools(
     return tuple(tuple(sorted(units)) for units in pools)
 
 
+# Pools of decoded steps.
 FOLLOWING = {"next_obs": OBS, "next_action": ACTION}
 """Arrays of transitions -> the column whose next row they are."""
 REWARD = "reward"
@@ -256,7 +259,7 @@ class StepSource(Protocol):
         ...
 
     def ending(self) -> np.ndarray:
-        """(E,) how episodes ended; see `returns`."""
+        """(E,) how episodes ended; see `episode_values`."""
         ...
 
     def final_obs(self) -> np.ndarray | None:

@@ -1,8 +1,8 @@
 """The window stream: every selected step exactly once per epoch, in batches of torch tensors.
 
-Of `datasets` only this module and `networks` import torch.
+Of `datasets` only this module imports torch.
 
-Prefetch threads of a window stream: the next pool and the next batches.
+Prefetch threads of a window stream prepare its next pool and its next batches.
 """
 
 import inspect
@@ -40,6 +40,7 @@ from gaitforge.datasets.stream.pool import (
 )
 from gaitforge.datasets.stream.stream_config import StreamConfig
 
+# Prefetch threads.
 THREAD_NAME = "window-stream"
 
 Item = TypeVar("Item")
@@ -131,6 +132,7 @@ class Ahead(Generic[Item]):
         return self._coming.popleft().result()
 
 
+# The window stream.
 BATCH_KEYS = ("mask", "episode", "offset", "ending", "last", "terminal")
 """Names that a batch adds to the fields; no field may have one."""
 
@@ -138,7 +140,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class Schedule(Protocol):
-    """How often each epoch visits each episode; see `mixing.Mixture`."""
+    """How often each epoch visits each episode; see `materialise.Mixture`."""
 
     hash: str
 
@@ -153,7 +155,7 @@ class WindowStream:
     A batch holds each field as (B, K, *shape), `mask` (B, K) bool, `episode` (B,) int64 row of
     `selection.episodes()`, `offset` (B,) int64 first step of the window within the episode,
     with `return_to_go` also `return_to_go` (B, K) float32 and `ending` (B,) uint8 (see
-    `returns`), with `last_action` the previous step's action (B, K, *shape), and with
+    `episode_values`), with `last_action` the previous step's action (B, K, *shape), and with
     `transitions` what follows each step. float16 fields are returned as float32. Windows tile
     each episode; the first window is shortened by a random phase per episode and epoch.
 

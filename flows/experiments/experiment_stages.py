@@ -1,12 +1,14 @@
-"""The stages of an experiment.
+"""The stages of an experiment, and the overview of its dataset.
 
-plan.json, stages/                what it is, and what is done
-legged.zarr, legged.card/         what it collects
-train/<run>/, pace/<set>-<learner>.json
-evaluate/<policy>.json            test/<run>.json    runs/<run>.json, a run's row
-episodes/<policy>.html            summary.json, wall.json, report.html
+An experiment's folder holds
 
-A dataset's overview: counts, returns, randomisation and energy by frequency.
+    plan.json, stages/                what it is, and what is done
+    legged.zarr, legged.card/         what it collects
+    train/<run>/, pace/<set>-<learner>.json
+    evaluate/<policy>.json            test/<run>.json    runs/<run>.json, a run's row
+    episodes/<policy>.html            summary.json, wall.json, report.html
+
+`dataset_overview` has counts, returns, randomisation and energy by frequency.
 """
 
 import re
@@ -54,6 +56,7 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
 from gaitforge.learners.training.batches import training_columns, training_hash
 
+# The overview of a dataset.
 SPECTRUM_WINDOW = 64
 """Steps of a spectrum's window: the paper's context length on legged data (its Figure 1 takes 256,
 longer than our episodes)."""
@@ -111,6 +114,7 @@ def _spectra(selection: Selection) -> list[dict[str, object]]:
     ]
 
 
+# The stages of an experiment.
 STORE = "legged.zarr"
 _REFERENCES = "evaluate expert"
 

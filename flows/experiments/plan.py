@@ -1,8 +1,9 @@
 """Plan of an experiment: learners × sets × seeds, a budget, and how policies are scored.
 
-Names that a plan gives: they become folders, files, stages and jobs.
+Names that a plan gives are checked: they become folders, files, stages and jobs.
 
-A paper's statements about learners as data, and whether the runs here tell the same.
+`Published` is a paper's statement about learners as data. `verdicts` says whether the runs here
+tell the same.
 """
 
 import re
@@ -23,6 +24,7 @@ from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES
 
+# Names that a plan gives.
 ALLOWED = "letters, digits, '_', '-' and '.', a letter, digit or '_' first"
 _NAME = re.compile(r"\w[\w.-]*")
 _STAGE = re.compile(r"\w[\w.-]*( \w[\w.-]*)*")
@@ -99,6 +101,7 @@ def check_stages(stages: Sequence[Stage]) -> None:
     check_apart(outputs)
 
 
+# A paper's statements about learners.
 HOLDS = "holds here"
 FAILS = "does not hold here"
 OPEN = "cannot be told"
@@ -210,6 +213,7 @@ def _by_seed(runs: Sequence[Row], measure: str) -> list[float]:
     return [float(np.mean([r[measure] for r in measured if r["seed"] == seed])) for seed in seeds]
 
 
+# The plan of an experiment.
 Settings = Mapping[str, Any]
 Learners = Mapping[str, Settings]
 

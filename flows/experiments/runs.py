@@ -1,6 +1,7 @@
 """The trainings of an experiment: what each learns from, and its row of results.
 
-What rounds of corrections begin with: the parts of a store that no earlier rounds collected.
+`FirstParts` are what rounds of corrections begin with: the parts of a store that no earlier rounds
+collected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ from gaitforge.learners.training.train import (
     updates_per_s,
 )
 
+# The trainings.
 Row = dict[str, Any]
 
 LEGGED = "legged"
@@ -405,6 +407,7 @@ def episode_returns(selection: Selection) -> np.ndarray:
     return selection.episodes("return").column("return").to_numpy()
 
 
+# What rounds of corrections begin with.
 _ROUNDS = "rounds-"
 """Beginning of the names of files in a store's records that tell its rounds' plain parts."""
 _NOBODY = ""

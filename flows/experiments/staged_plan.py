@@ -1,12 +1,14 @@
-"""A plan in stages beside an experiment on stores: what plans of every kind do.
+"""Plans in stages beside an experiment on stores: what plans of every kind do, and the kinds.
 
-Kinds of plans in stages that plug-ins and other packages bring, by entry points.
+`StagedPlan` is the base of all these plans.
+
+Plug-ins and other packages bring kinds of plans, by entry points:
 
     [project.entry-points."gaitforge.plan_kinds"]
     endurance = "walkers.entries:ENDURANCE"
 
-The name is the `kind` in a folder's plan.json. Quick to import, as `PlanKind` is what entry points
-name: the modules of a kind load when they are used.
+The name is the `kind` in a folder's plan.json. This file is quick to import, as `PlanKind` is what
+entry points name: the modules of a kind load when they are used.
 """
 
 from abc import ABC, abstractmethod

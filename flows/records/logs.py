@@ -1,9 +1,10 @@
-"""Structured logs: one JSON line per event, one file per process, under `<records>/log/`.
+"""Logs without secrets: one JSON line per event, one file per process, under `<records>/log/`.
 
 Every line has `time` (UTC, ISO 8601), `level`, `event`, `host`, `pid`, and the ids of what it is
-about (`part`, `run`). Secrets are masked, see `gaitforge.flows.records.logs`.
+about (`part`, `run`).
 
-Texts without secrets: of URLs, beside names such as DB_PASS, and of the environment.
+`redacted` masks the secrets of a text: of URLs, beside names such as DB_PASS, and of the
+environment.
 """
 
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, quote_plus
 
+# Texts without secrets.
 MASK = "***"
 _SHORTEST_SECRET = 6
 """Characters of the shortest value of the environment that is masked wherever it stands."""
@@ -248,6 +250,7 @@ def _is_address(text: str, after: str, scheme: str) -> bool:
     return not (looks_like_token and _HOST.match(after))
 
 
+# The logs.
 LOG = "log"
 MAX_BYTES = 1 << 20
 """Size of a full file, which becomes NAME.old.jsonl, in place of an older one."""

@@ -2,19 +2,18 @@
 
     plan-<digest>.json       a plan, its task (`kind`), its parts, and the versions it was run with
     <part>.json              a collected part: sizes and times
-    active/<part>.json       a part in work (`gaitforge.flows.records.part_records`)
+    active/<part>.json       the heartbeat of a part in work
     failed/<part>-<n>.json   an attempt that failed
     log/<host>-<pid>.jsonl   what a process did (`gaitforge.flows.records.logs`)
 
 Importing this loads neither a simulator nor torch.
 
-Versions of simulators in a store: episodes of several cannot be simulated again together.
+Episodes of several versions of a simulator in one store cannot be simulated again together.
 
-Heartbeats and failures of the parts in work, as files.
-
-A heartbeat, `active/<part>.json`, is replaced about every two seconds and removed when the part
-ends. A failed attempt leaves `failed/<part>-<n>.json`. Writes that fail are ignored. Ages are those
-of the files, by the file system's clock; see `gaitforge.common.locks`.
+Heartbeats and failures tell of the parts in work. A heartbeat, `active/<part>.json`, is replaced
+about every two seconds and removed when the part ends. A failed attempt leaves
+`failed/<part>-<n>.json`. Writes that fail are ignored. Ages are those of the files, by the file
+system's clock; see `gaitforge.common.locks`.
 """
 
 import json
@@ -51,6 +50,7 @@ from gaitforge.flows.records.records import (
 )
 
 
+# Records of plans and of collected parts.
 @dataclass(frozen=True)
 class PartCollected:
     """A collected part: its size, and its times in seconds since the epoch, commit included.
@@ -199,6 +199,7 @@ def collection_rate(records: Sequence[PartCollected]) -> float:
     return sum(record.steps for record in timed) / busy if busy else 0.0
 
 
+# Versions of simulators in a store.
 MIXED = "mixed-versions.json"
 """There in a store's records once the user has allowed several versions in it."""
 _COLUMNS = ("simulator", "simulator_version")
@@ -273,6 +274,7 @@ def _readable_rows(store: Store) -> Iterator[Mapping[str, Any]]:
                 yield from table.group_by(list(_COLUMNS)).aggregate([]).to_pylist()
 
 
+# Heartbeats and failures of the parts in work.
 ACTIVE = "active"
 FAILED = "failed"
 HEARTBEAT_S = 2.0

@@ -1,6 +1,6 @@
 """Plans and results as JSON files, with their provenance.
 
-Plans from JSON, as `gaitforge.flows.records.records.to_tree` writes them.
+`to_tree` writes a plan as JSON values, and `plan_from_tree` reads them.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from gaitforge.common.own_code import git_revision
 from gaitforge.datasets.schema import check_outside_stores
 from gaitforge.flows.progress import Reporter
 
+# Plans from their JSON values.
 Plan = TypeVar("Plan")
 
 PLAN = "plan.json"  # a training run's record
@@ -150,6 +151,7 @@ def _fields(kind: Any) -> dict[str, str]:
     return {field.name.rstrip("_"): field.name for field in fields(kind)}
 
 
+# Files of plans and results: writing, locks, reading, and results that are kept.
 TRAINING_LOCK = ".training.lock"
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
 Kept = TypeVar("Kept")

@@ -1,10 +1,9 @@
-"""Artifacts of a run in Prefect's page: progress, tables, texts, links and tags.
+"""Artifacts of a run in Prefect's page (progress, tables, texts, links, tags) and pages they link.
 
 Keys of artifacts tell stores and runs of the same name in different folders apart.
 
-Addresses of pages that `gaitforge serve` shows: reports, cards, and episodes to play.
-
-A browser follows no `file://` link from a server's page, so `gaitforge serve` has a server of pages
+Links lead to pages that `gaitforge serve` shows: reports, cards, and episodes to play. A browser
+follows no `file://` link from a server's page, so `gaitforge serve` has a server of pages
 (`pipeline/serve/serving.py`). It shows what a flow has registered, and nothing else:
 
     <PREFECT_HOME>/gaitforge-pages/<id>.json    {"page": FILE} or {"view": STORE or EVALUATION}
@@ -32,6 +31,9 @@ from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import digest, write_record
 
+# Addresses of pages that `gaitforge serve` shows.
+
+# Addresses of pages that `gaitforge serve` shows.
 PAGES_URL = "GAITFORGE_PAGES_URL"
 """Environment variable of served flows: the server's address."""
 
@@ -73,6 +75,9 @@ def _registered(kind: str, address: str) -> str | None:
     return f"{server}/{kind}/{number}"
 
 
+# Artifacts: progress, tables, texts, links and tags.
+
+# Artifacts: progress, tables, texts, links and tags.
 PROGRESS_PERIOD_S = 5.0
 TABLE_PERIOD_S = 60.0
 TABLE_ROWS = 60

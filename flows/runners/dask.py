@@ -1,11 +1,10 @@
-"""Collection on Dask: a task per part, each made by `gaitforge.flows.stages.collect.collect_part`.
+"""Work on Dask: the parts of a collection, and stages that wait for no other one, in parallel.
 
-Dask repeats the parts of a worker that died. A part that two workers make is committed once. The
-arrays go from the worker to the store; a task returns a small record.
+A collection has a task per part, each made by `gaitforge.flows.stages.collect.collect_part`. Dask
+repeats the parts of a worker that died. A part that two workers make is committed once. The arrays
+go from the worker to the store; a task returns a small record.
 
-Stages on the workers of a Dask cluster: those that wait for no other one run in parallel.
-
-Waiting for the futures of Dask and of Prefect alike.
+`gather` waits for the futures of Dask and of Prefect alike.
 """
 
 import uuid
@@ -29,6 +28,8 @@ from gaitforge.flows.tasks.interface import CollectionPlan
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+
+# Waiting for the futures of Dask and of Prefect.
 POLL_S = 1.0
 
 Record = TypeVar("Record")
@@ -79,6 +80,7 @@ def gather(
     return records
 
 
+# Collection: a task per part.
 _RESUMES = "The same command again makes the rest; --worker-deaths N allows more deaths"
 
 MASS = 10
@@ -258,6 +260,7 @@ def until_cancelled() -> Advance:
     return stop_when(cancelled)
 
 
+# Stages on the workers of a cluster.
 def run_stages_on_dask(
     out: Path, stages: Sequence[Stage], reporter: Reporter, settings: DaskSettings | None = None
 ) -> Any:

@@ -3,7 +3,7 @@
 Tasks are idempotent by the files that they write, so nothing is cached, and a run that died is
 resumed by running it again.
 
-Prefect's settings on this machine: a folder for its database, and ways past proxies.
+Prefect's settings on this machine are here too: a folder for its database, and ways past proxies.
 """
 
 import errno
@@ -48,6 +48,7 @@ from gaitforge.flows.retrying import is_passing
 from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts
 from gaitforge.flows.runners.slurm.jobs import cancel_job, read_job
 
+# Prefect's settings on this machine.
 ROOM_BYTES = 16 * 1024**2
 """What a server's database and log take at least; a first start writes about half of it."""
 
@@ -126,6 +127,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+# Helpers of the flows.
 RETRIES = 2
 FIRST_RETRY_S = 5
 JITTER = 0.5

@@ -1,12 +1,10 @@
-"""Stages in a Prefect run: each part of a collection is a task, and so is any other stage.
+"""Stages in a Prefect run, and Slurm jobs as its task runs.
 
-On a Dask cluster each Prefect task waits for a Dask task, so workers need neither Prefect nor its
-server.
+Each part of a collection is a task, and so is any other stage. On a Dask cluster each Prefect task
+waits for a Dask task, so workers need neither Prefect nor its server.
 
-Slurm jobs as task runs of a flow.
-
-The job does not need the flow: a flow that waits follows it, and one that is started later with the
-same values finds it. Cancelling the flow's run cancels the job; ending its process does not.
+A Slurm job does not need the flow: a flow that waits follows it, and one that is started later with
+the same values finds it. Cancelling the flow's run cancels the job; ending its process does not.
 """
 
 import json
@@ -70,6 +68,8 @@ from gaitforge.flows.tasks.interface import CollectionPlan
 if TYPE_CHECKING:
     from distributed import Client
 
+
+# Slurm jobs as task runs of a flow.
 SITE = "GAITFORGE_SLURM"
 """Environment variable of flows: settings for every job of theirs, the fields of `SlurmSettings` as
 JSON. What a form must not choose, such as commands and files, is set here."""
@@ -195,6 +195,7 @@ def _last_state(line: str) -> str:
     return line.rpartition("\r")[2]
 
 
+# Stages in a Prefect run.
 QUEUED_A_WORKER = 2
 """Tasks for every Dask worker: one in work, and the next one."""
 

@@ -3,7 +3,8 @@
 `collect_part` makes one part in any process; `collect` makes parts on this machine, and the other
 runners (`flows/runners`) give `collect_part` to their workers. Committed parts are skipped.
 
-Work shared by processes of this machine, which do not wait for each other's interpreter lock.
+`run_in_processes` shares work among processes of this machine, which do not wait for each other's
+interpreter lock.
 """
 
 import multiprocessing
@@ -53,6 +54,7 @@ from gaitforge.flows.tasks.interface import (
     check_stored_ids,
 )
 
+# Work shared by processes of this machine.
 POLL_S = 0.5
 END_S = 10.0
 """How long a process may take to end after SIGTERM."""
@@ -118,6 +120,7 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+# The collection engine.
 @dataclass(frozen=True)
 class Collection:
     """A plan and its store, ready to be collected.

@@ -1,6 +1,8 @@
-"""Training or averaging experts and measuring the result: its weights, and their card.
+"""Training or averaging of experts, measures of the result, and evaluation on several robots.
 
-A policy evaluated on several robots, beside each robot's own expert.
+The result is an expert's weights and their card.
+
+`evaluate_bodies` evaluates a policy on several robots, beside each robot's own expert.
 """
 
 from collections import defaultdict
@@ -30,6 +32,7 @@ from gaitforge.flows.tasks.evaluation import EXPERT, RUN, PolicySource, TaskNetw
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 
 
+# A policy on several robots, beside each robot's own expert.
 @dataclass(frozen=True)
 class BodyResult:
     """Means over the cells of a grid on one robot; shares are of its own expert's return.
@@ -82,6 +85,7 @@ def evaluate_bodies(
     return results
 
 
+# Training or averaging of experts.
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Grid of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
 

@@ -1,11 +1,10 @@
-"""Replay: stored episodes simulated again and compared bit for bit.
+"""Replay: stored episodes simulated again, compared bit for bit or with their originals in pairs.
 
-Legged episodes are repeated one by one from their seeds and stored actions. Of the other tasks
-whole parts are rolled out again, policy included, by the plan beside the store.
+`replay` compares bit for bit. Legged episodes are repeated one by one from their seeds, stored
+draws and stored actions (`replay_legged`). Of the other tasks whole parts are rolled out again,
+policy included, by the plan beside the store.
 
-Replay of legged episodes from their seeds, stored draws and stored actions.
-
-Paired differences between episodes that were simulated again and their originals.
+`paired` gives the differences between episodes that were simulated again and their originals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,6 +34,7 @@ from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData
 from gaitforge.flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
 
+# Replay of legged episodes.
 ROBOTS = 64
 
 
@@ -98,6 +98,7 @@ def replay_legged(
     return sorted(faults, key=lambda fault: (fault.part, fault.episode))
 
 
+# Replay of any task.
 def replay(
     store_path: Path | str,
     count: int,
@@ -242,6 +243,7 @@ def _difference(
     return ""
 
 
+# Paired differences between episodes and their originals.
 _NEEDED = ("original_return", "original_success", "diverged_at")
 
 

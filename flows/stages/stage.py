@@ -1,4 +1,4 @@
-"""Work in stages: each is skipped when its files say that it is done.
+"""Work in stages, one after the other or side by side: a stage is skipped when its files say so.
 
 A stage that collects is done when no part of its plan is missing. One with a key leaves a record,
 
@@ -8,7 +8,8 @@ A stage that collects is done when no part of its plan is missing. One with a ke
 and is done when the record names the present key and the stage's outputs exist. A stage without a
 key is a whole command's work, which knows by its own files what is left.
 
-Stages in processes of this machine: those that wait for no other one run side by side.
+`run_side_by_side` does stages in processes of this machine: those that wait for no other one run
+side by side.
 """
 
 import os
@@ -33,6 +34,7 @@ from gaitforge.flows.records.records import prepare_folder, read_fields, read_re
 from gaitforge.flows.stages.collect import Work, collect, run_in_processes
 from gaitforge.flows.tasks.interface import CollectionPlan
 
+# Stages, their records, and their work one after the other.
 WORK_LOCK = ".work.lock"
 """File in an experiment's folder that its working stages hold together."""
 
@@ -277,6 +279,7 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
             write_record(path, _StageState(stage.key if done else None, runs, fault))
 
 
+# Stages side by side in processes of this machine.
 POLL_S = 0.2
 
 

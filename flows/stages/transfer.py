@@ -42,6 +42,7 @@ from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import KEPT
 
 
+# Data of other projects brought into a store.
 @dataclass(frozen=True)
 class ImportPlan:
     """What to import, and how.
@@ -92,6 +93,7 @@ def run_import(
     return report
 
 
+# Policies carried to a robot's program.
 JOINT_ARRAYS = (
     "default_joint_pos_rad",
     "joint_lower_rad",

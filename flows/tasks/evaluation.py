@@ -1,10 +1,12 @@
 """Interface of a task's evaluation of policies, and the record that every evaluation leaves.
 
-`gaitforge.flows.stages.evaluate` runs it.
+`gaitforge.flows.stages.evaluate` runs an evaluation.
 
-Policies by where they are: a run, an exported policy, an ONNX file, a class, or an expert.
+`PolicySource` names a policy by where it is: a run, an exported policy, an ONNX file, a class, or
+an expert.
 
-Networks in PPO whose saved actor is the run of a task, from the first checkpoint on.
+`TaskNetworks` are networks in PPO whose saved actor is the run of a task, from the first checkpoint
+on.
 """
 
 import hashlib
@@ -47,6 +49,7 @@ from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import OF_RETURNS
 
+# Policies by where they are.
 RUN = "run"
 EXPORTED = "exported"
 ONNX = "onnx"
@@ -172,6 +175,7 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.json").is_file() or is_exported_policy(folder)
 
 
+# Evaluations and their record.
 @dataclass(frozen=True)
 class References:
     """Returns that score 0 and 100, and their source in words."""
@@ -469,6 +473,7 @@ def measured(
     )
 
 
+# Networks in PPO whose saved actor is the run of a task.
 class TaskNetworks(RegistryNetworks):
     """See `RegistryNetworks`, which gets the other arguments.
 

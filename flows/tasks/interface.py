@@ -1,12 +1,11 @@
-"""Interface of a task for the collection engine: a plan, and a simulation of its parts.
+"""Interface of a task for the collection engine: plan, simulation of its parts, and episode ids.
 
-The engine (`flows/stages/collect.py`) and the runners know a task through these classes alone. Its
-evaluation of policies: `gaitforge.flows.tasks.evaluation`.
+The engine (`flows/stages/collect.py`) and the runners know a task through `CollectionPlan`,
+`Simulation` and `PartData` alone. Its evaluation of policies: `gaitforge.flows.tasks.evaluation`.
 
-Episode ids of a collection: no two parts of a store may share one.
-
-Edits, `--episode` and splits name episodes by their ids. A plan's ids begin with digits of a hash,
-so that two of them can be equal by chance.
+Episode ids of a collection: no two parts of a store may share one. Edits, `--episode` and splits
+name episodes by their ids. A plan's ids begin with digits of a hash, so that two of them can be
+equal by chance.
 """
 
 from abc import ABC, abstractmethod
@@ -160,6 +159,7 @@ class CollectionPlan(ABC):
         return planned
 
 
+# Episode ids: no two parts of a store may share one.
 _ADVICE = "collect with another seed, or into a store of its own"
 
 

@@ -1,8 +1,9 @@
-"""Evaluation of legged robots: a grid of terrains, skills and levels.
+"""Legged robots driven by a policy: its evaluation on a grid, and collection with it.
 
-Legged robots driven by a policy, alone or in turns with an expert that labels all steps.
+`LeggedEvaluation` has a grid of terrains, skills and levels.
 
-A plan of its own beside `LeggedPlan`, whose records and names of parts stay as they are.
+`LeggedPolicyPlan` collects with a policy, alone or in turns with an expert that labels all steps.
+It is a plan of its own beside `LeggedPlan`, whose records and names of parts stay as they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ from gaitforge.learners.export.onnx_policy import OnnxPolicy, read_description
 from gaitforge.learners.policy_network import PolicyNetwork
 
 
+# Evaluation on a grid of terrains, skills and levels.
 @dataclass(frozen=True)
 class LeggedEvaluation(EvaluationPlan):
     """What to evaluate policies of legged robots on.
@@ -218,6 +220,7 @@ class LeggedEvaluation(EvaluationPlan):
         return policy
 
 
+# Collection with a policy, alone or in turns with an expert.
 @dataclass(frozen=True)
 class LeggedPolicyPlan(LeggedPlan):
     """What to collect with a policy.

@@ -1,6 +1,8 @@
-"""The tasks by name. A plan's module is imported when it is needed: each brings a simulator.
+"""The tasks by name, and the trainers of experts on the tasks of plug-ins and other packages.
 
-Trainers of experts on the tasks of plug-ins and other packages, by entry points.
+A plan's module is imported when it is needed: each brings a simulator.
+
+Trainers come by entry points:
 
     [project.entry-points."gaitforge.expert_trainers"]
     gym = "gaitforge.plugins.gym.entries:TRAINER"
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from gaitforge.datasets import Store
     from gaitforge.flows.tasks.evaluation import EvaluationPlan
 
+
+# The tasks by name.
 LEGGED = "legged"
 LEGGED_POLICY = "legged-policy"
 TASKS = {
@@ -132,6 +136,7 @@ def recorded_plan(record: PlanRecord) -> CollectionPlan:
     return collection_plan(record["kind"], record["plan"])
 
 
+# Trainers of experts, by entry points.
 NetworkTraining = Callable[[Any, Path, Reporter], object]
 """(settings, folder, reporter) -> trains a network by PPO in the folder, or resumes there."""
 

@@ -1,21 +1,20 @@
-"""The compiled loops of `CompiledStep`: a control step of FCNet, the MLPs and Body Transformers.
+"""The compiled loops of `CompiledStep`: control steps of FCNet, MLPs, BoT and Transformers.
+
+`fcnet_step` is a step of FCNet, `dense_step` of the MLPs, `bot_step` of Body Transformers, and
+`transformer_step` of the Transformer and the Decision Transformer.
 
 Arrays are float32, unless said, and contiguous in the last axis; inner loops run along that axis,
 so that the compiler vectorises them.
 
+Arguments of `transformer_step`: network: `source` and weights as in `fcnet_step`;
+`gelu_polynomial`; (K + 1,) bounds of the parts of a token, each embedded as a token of its own;
+(w / 2,) rad per step. state: (N, L, H, w, S) rotated keys; (N, L, H, S, w) values; (N,) steps of
+the episode. clock: steps so far; only its differences matter.
+
 Legend: N robots, Do observation, D token, A action, L layers, n context length, m modes; FCNet: d
-hidden channels, h decoder channels; others: F numbers of a channel that are remembered, V nodes, E
-embedding.
-
-The compiled control step of the Transformer and the Decision Transformer, see `CompiledStep`.
-
-Legend: N robots, D token, A action, K tokens a step, L layers, n context length, S = n x K slots of
-a layer's ring, H heads, w channels of a head, d = H x w.
-
-network: `source` and weights as in `fcnet_step`; `gelu_polynomial`; (K + 1,) bounds of the parts of
-a token, each embedded as a token of its own; (w / 2,) rad per step. state: (N, L, H, w, S) rotated
-keys; (N, L, H, S, w) values; (N,) steps of the episode. clock: steps so far; only its differences
-matter.
+hidden channels, h decoder channels; MLPs and Body Transformers: F numbers of a channel that are
+remembered, V nodes, E embedding; Transformers: K tokens a step, S = n x K slots of a layer's ring,
+H heads, w channels of a head, d = H x w.
 """
 
 import math
@@ -271,6 +270,7 @@ def _add_and_norm(weights: Array, cursor: int, x: Array, y: Array) -> int:
     return after
 
 
+# The networks with a memory of the last steps: MLPs and Body Transformers.
 @compiled()
 def _remember(
     token: Array, waves: tuple[Array, Array], ring: Array, sums: Array, slot: int, features: Array
@@ -437,6 +437,7 @@ def bot_step(
         restore(weights, bias + out.size, out)
 
 
+# The Transformer and the Decision Transformer: attention over cached keys and values.
 @compiled()
 def _norm_rows(weights: Array, cursor: int, x: Array, y: Array) -> int:
     """`layer_norm` for each row of x and y."""

@@ -1,15 +1,12 @@
 """A policy's control step as a pure function of tensors, for export.
 
-`PolicyNetwork.step` may update any dataclass in place. Here the state is a flat list of named
-tensors that every step takes and returns.
+`PolicyNetwork.step` may update any dataclass in place. Here the recurrent state is a flat list of
+named tensors that every step takes and returns.
 
-Legend: B batch (robots), Do observation, D token, A action.
-
-FCNet's control step as a pure function of few, large tensor operations.
-
-The same results as `FCNet.step`, for runtimes with a cost per operation. Let Z_k be the sum over
-the window of x_tau u_k^(-tau), u_k = exp(2 pi i k / n): the modes of Eq. (13) without their common
-phase, X_k(t) = u_k^(t+1) Z_k. Then
+`FCNetStep` is FCNet's control step in few, large tensor operations, for runtimes with a cost per
+operation; its results are those of `FCNet.step`. Let Z_k be the sum over the window of
+x_tau u_k^(-tau), u_k = exp(2 pi i k / n): the modes of Eq. (13) without their common phase,
+X_k(t) = u_k^(t+1) Z_k. Then
 
 - what enters or leaves the window in slot s = t mod n is multiplied by the same u_k^(-s): the modes
   are never rotated, and exactly the number that was added is later subtracted;
@@ -18,12 +15,11 @@ phase, X_k(t) = u_k^(t+1) Z_k. Then
 - the sums in `window` leave out the slot that the next step overwrites;
 - the last layer's second linear map and the decoder's first are folded into one.
 
-The sums' rounding errors grow without bound. In float64 they are about 1e-16 of the sum a step, at
-random: some 1e-11 after a year at 50 Hz, below float32's own.
+The rounding errors of these sums grow without bound. In float64 they are about 1e-16 of the sum a
+step, at random: some 1e-11 after a year at 50 Hz, below float32's own.
 
-Legend: B batch, D token, A action, n context length, m modes, C = layers x hidden channels.
-
-The recurrent state of a network as a flat list of named tensors.
+Legend: B batch (robots), Do observation, D token, A action, n context length, m modes,
+C = layers x hidden channels.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,6 +37,7 @@ from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import LAST_ACTION, RETURN_TO_GO
 
 
+# Recurrent state: a flat list of named tensors.
 @dataclass(frozen=True)
 class StateTensor:
     """One tensor of the recurrent state.
@@ -89,6 +86,7 @@ def _parts(state: Any, name: str) -> list[tuple[str, Any]]:
     )
 
 
+# FCNet's step: few, large tensor operations.
 class FourierStep(nn.Module):
     """One Fourier layer up to its FFN's second map; takes the contribution of past inputs."""
 
@@ -211,6 +209,7 @@ def _phase_tables(n_modes: int, context_len: int) -> tuple[Tensor, Tensor]:
     return leave, change.contiguous()
 
 
+# Steps of any network, and of a whole policy.
 KEPT_ACTION = f"state_{LAST_ACTION}"
 """Name of the last action in the state, if the policy keeps it."""
 

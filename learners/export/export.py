@@ -1,11 +1,10 @@
-"""Export trained policies as files that a robot's program can run without this project.
+"""Export of trained policies as files that a robot's program can run without this project.
 
 A folder holds the control step with its normalisers as `policy.onnx` and `policy.pt2`, and
 `policy.json` with its description and examples of inputs and actions.
 
-A policy's step as an ONNX model and as a `torch.export` program, checked against torch.
-
-The description of an exported policy for a robot's program.
+`policy.onnx` is an ONNX model and `policy.pt2` a `torch.export` program. Both are checked against
+torch.
 """
 
 import contextlib
@@ -32,6 +31,8 @@ from gaitforge.learners.control.step_modules import PolicyStep, StateTensor
 from gaitforge.learners.export.onnx_policy import DESCRIPTION, FORMAT, FORMAT_VERSION, PROGRAMS
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import RETURN_TO_GO, TARGET
+
+# Formats: a policy's step as an ONNX model and as a `torch.export` program.
 
 # First opset with Gelu and LayerNormalization as single operations (ONNX 1.15).
 OPSET = 20
@@ -226,6 +227,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+# Description of an exported policy for a robot's program.
 @dataclass(frozen=True)
 class CommandFacts:
     """One number of the command, with its range in training."""
@@ -374,6 +376,7 @@ def _state_entry(state: StateTensor) -> dict[str, object]:
     }
 
 
+# The folder of an exported policy.
 _CHECKED_STEPS = 160
 _STORED_STEPS = 12
 

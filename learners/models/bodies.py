@@ -1,16 +1,16 @@
-"""The bodies of the Body Transformer paper (Sferrazza et al. 2024) by name.
+"""The bodies of the Body Transformer paper by name, the trees of other robots, and their graphs.
+
+Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and embodiment mask) and
+Appendix D (observations and actions of each node).
 
 A body assigns each channel of its observation fields, and each action, to a node. With it
 `Body.graph` makes the embodiment graph for a token layout. Rules of the paper (Appendix D): sensors
 of a limb and actions of its joints belong to the limb's node; global and environment observations
 belong to the root.
 
-Embodiment graphs: the parts of a body, their connections, observations and actions.
+An `EmbodimentGraph` holds the parts of a body, their connections, observations and actions.
 
-Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and embodiment mask) and
-Appendix D (observations and actions of each node).
-
-The tree of a robot's bodies from its MJCF, for embodiment graphs of any robot.
+`robot_tree` reads the tree of a robot's bodies from its MJCF, for embodiment graphs of any robot.
 """
 
 import json
@@ -30,6 +30,7 @@ from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.tokens import LAST_ACTION, Slices
 
 
+# Embodiment graphs: body parts, connections, observations and actions.
 @dataclass(frozen=True)
 class EmbodimentGraph:
     """A connected, undirected graph of body parts.
@@ -161,6 +162,7 @@ class EmbodimentGraph:
         return distances
 
 
+# Trees of robots' bodies, from their MJCF.
 CARD_FILE = "robot.json"
 WORLD = "world"
 
@@ -233,6 +235,8 @@ def _below(body: Any) -> Iterator[Any]:
         yield child
         yield from _below(child)
 
+
+# Bodies by name.
 
 # Observation fields with one channel per joint, and fields of the whole body. joint_pos and
 # base_lin_vel_body are those of the published A1 policy that are not in our own observation

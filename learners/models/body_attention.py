@@ -4,12 +4,9 @@ Both compute softmax(Q K^T / sqrt(d) + M) V with M = 0 where the mask allows a p
 elsewhere (Sferrazza et al. 2024, Section 3), for queries, keys and values packed into one tensor
 (B, V, 3, H, d), and return (B, V, H, d).
 
-Legend: B sequences, V nodes, H heads, d channels per head.
-
-Attention over neighbour lists as compiled loops for CPUs, with its gradient.
-
-The loops visit allowed pairs only and do not copy queries, keys or values. They are registered as a
-PyTorch operator, so that autograd and `torch.compile` work.
+The compiled loops compute attention over neighbour lists, and its gradient, on CPUs. They visit
+allowed pairs only and do not copy queries, keys or values. They are registered as a PyTorch
+operator, so that autograd and `torch.compile` work.
 
 Legend: B sequences, V nodes, H heads, d channels per head, P allowed pairs.
 """
@@ -27,6 +24,7 @@ from torch.nn import functional
 
 from gaitforge.learners.fast_kernels import compiled
 
+# Compiled loops over neighbour lists, with their gradient.
 Array = np.ndarray
 
 # With fewer sequences per thread, starting the thread costs more than it saves.
@@ -227,6 +225,8 @@ def compiled_attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
     """
     return _attention(qkv, starts, columns)[0]
 
+
+# The mask, dense attention, and the choice between it and the loops.
 
 # With fewer sequences the call overhead of the compiled loops exceeds their gain.
 _LEAST_ROWS = 32

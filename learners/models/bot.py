@@ -1,33 +1,29 @@
-"""Body Transformer (BoT), Sferrazza et al. 2024, Section 4: BoT-Hard, -Mix, -Soft and ablations.
+"""Body Transformer (BoT), its paper's MLP baseline, and the base class of policies over body parts.
 
-Each node of the embodiment graph is a token, made by a linear map from its observations. A
+Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and detokenizer, which have
+a linear map for each node; BoT-Hard, -Mix, -Soft and ablations) and Section 5 (MLP baseline).
+
+`BoT`: each node of the embodiment graph is a token, made by a linear map from its observations. A
 transformer encoder, masked by the body's connections, mixes the tokens; a linear map for each node
 gives its actions. As in the published code, the encoder is post-norm with ReLU, without dropout and
 without a final norm. Deviation: the published layers start as copies of one layer; ours are
 initialised independently.
 
-Extension: the paper's policy has no memory. With `history` above 1 each node's token also holds the
-observations of the last steps, stacked or as FCNet's sliding modes (`memory`), for robots with
-noisy sensors and an unobserved gait phase.
+Extension of BoT: the paper's policy has no memory. With `history` above 1 each node's token also
+holds the observations of the last steps, stacked or as FCNet's sliding modes (`memory`), for robots
+with noisy sensors and an unobserved gait phase.
 
-Extension: a condition, such as a return-to-go, is a token of its own, joined to the root. Every
-node attends to it, since few masked layers would not bring it from the root to the limbs' ends.
+Extension of BoT: a condition, such as a return-to-go, is a token of its own, joined to the root.
+Every node attends to it, since few masked layers would not bring it from the root to the limbs'
+ends.
+
+`BodyMLP`, the MLP baseline, as in the published code: a linear map for each node without
+activation, the embeddings of all nodes concatenated, two hidden layers with ReLU, a linear map back
+to the width of the embeddings, and one linear map to all actions. With embeddings of 64 and hidden
+layers of 2,500 it has the published 16,696,656 (MoCapAct) and 14,305,524 (Adroit door) parameters.
 
 Legend: B batch, T time, D observation, F numbers of a channel, A action, V nodes, E embedding,
-N = B x T.
-
-Base class of policies over body parts, with the linear maps of each node.
-
-Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and detokenizer).
-
-Legend: D observation, A action, V nodes, E embedding, N steps.
-
-The MLP baseline of the Body Transformer paper (Sferrazza et al. 2024, Section 5).
-
-As in the published code: a linear map for each node without activation, the embeddings of all nodes
-concatenated, two hidden layers with ReLU, a linear map back to the width of the embeddings, and one
-linear map to all actions. With embeddings of 64 and hidden layers of 2,500 it has the published
-16,696,656 (MoCapAct) and 14,305,524 (Adroit door) parameters.
+N = B x T steps.
 """
 
 from collections.abc import Mapping
@@ -56,6 +52,7 @@ from gaitforge.learners.models.memory import (
 from gaitforge.learners.tokens import CONDITION, TokenLayout
 
 
+# Base class of policies over body parts: linear maps of each node.
 def node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:
     """(indices,): the node of each observation or action index."""
     pairs = sorted((index, node) for node, group in enumerate(groups) for index in group)
@@ -196,6 +193,7 @@ class BodyPolicy(HistoryNetwork):
         return tokens if self.chosen is None else tokens.index_select(-1, self.chosen)
 
 
+# Body Transformer.
 MASKINGS = ("hard", "mix", "soft", "none", "random", "mix-random")
 
 
@@ -206,7 +204,7 @@ class BoTConfig:
     Attributes:
         history, history_kind, n_modes: the memory, see `memory`.
         body: one of `bodies.BODY_NAMES`, or an MJCF or robot's folder, read once: the config
-            keeps its tree, see `trees`.
+            keeps its tree, see `bodies.robot_tree`.
         masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
             "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;
             "soft" (BoT-Soft), all layers attend to all nodes with a learned bias for each hop
@@ -363,6 +361,7 @@ class BoT(BodyPolicy):
         return self.detokenizer(x).view(*tokens.shape[:-1], -1)
 
 
+# The MLP baseline of the paper.
 @dataclass(frozen=True)
 class BodyMLPConfig:
     """Sizes; the defaults are the paper's for imitation (Figures 12a and 12b).

@@ -1,4 +1,7 @@
-"""Memories of networks of single steps: the last steps stacked, or the low modes of more of them.
+"""Memories of networks of single steps, and the base class of these networks.
+
+A memory holds the last steps stacked (`StackedMemory`), or the low modes of more of them
+(`SpectralMemory`). `HistoryNetwork` is the base of the networks with such a memory.
 
 The spectral memory is FCNet's idea at the input of any network: a sliding DFT over the last n steps
 (Tan et al. 2024, Eq. 9 and 13), here in real, orthonormal form. With age tau = 0 for the newest
@@ -10,11 +13,8 @@ step, angle a_k = 2 pi k / n and m modes, a channel x of the past becomes 2m num
 A step of control costs as many numbers whatever n is. Nearest in the literature: Legendre memory
 units (Voelker et al. 2019), whose window of Legendre polynomials is a state-space model too.
 
-Legend: B batch, T time, D channels, n steps, m modes, F = numbers of a channel.
-
-Base of the networks of single steps with a memory of the last ones.
-
-Legend: B batch, T time, D token, A action, n steps, F numbers of a channel that the memory keeps.
+Legend: B batch, T time, D channels of a token, A action, n steps, m modes, F numbers of a channel
+that the memory keeps.
 """
 
 import math
@@ -80,7 +80,7 @@ class SpectralMemoryState:
     """The last n steps (B, n, D), their modes without a common phase, and the next slot (1,).
 
     Every step stays in a slot, and is taken out of the modes as exactly the number that was put in.
-    In float64 the sums' rounding stays below float32's own for years, as in `control.fcnet_step`.
+    In float64 the sums' rounding stays below float32's own for years, as in `control.step_modules`.
     """
 
     ring: Tensor

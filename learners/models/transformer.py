@@ -1,17 +1,27 @@
-"""Causal Transformer with one token per step, the size-matched baseline of the FCNet paper.
+"""Causal Transformers: with one token per step, and the Decision Transformer, on one trunk.
 
-A linear encoder, GPT-2 blocks with banded attention over the last n steps (for deviations from
-GPT-2 see `causal_attention`) and a linear readout. Sizes: the text of Tan et al. 2024 asks for
-about as many parameters as FCNet, and the presets follow it. The paper's Table 6 repeats FCNet's
-sizes for this model, modes included, so we do not use it.
+The Transformer with one token per step is the size-matched baseline of the FCNet paper: a linear
+encoder, GPT-2 blocks with banded attention over the last n steps and a linear readout. Sizes: the
+text of Tan et al. 2024 asks for about as many parameters as FCNet, and the presets follow it. The
+paper's Table 6 repeats FCNet's sizes for this model, modes included, so we do not use it.
 
-Causal attention trunk of the Transformer and the Decision Transformer, with a key-value cache.
+Decision Transformer (DT), Chen et al. 2021, Section 3: return-to-go, state and action are separate
+tokens, each with its own linear embedding. The sequence is R_1, s_1, a_1, R_2, s_2, a_2, ... The
+action is read out at the state's token, which attends to all returns and states up to its own and
+to all earlier actions. Here the tokens of step t are a_(t-1), R_t, s_t: the paper's sequence with
+one action added before the first step.
 
-Blocks are GPT-2's (Radford et al. 2019): pre-norm, biases, GELU, a feed-forward layer of four times
-the width, a final LayerNorm, weights drawn from N(0, 0.02) and residual projections scaled by
-1/sqrt(2 L).
+As in the DT paper, the tokens of a step share one position, embeddings pass a LayerNorm, and the
+context is counted in steps (n steps, 3 n tokens). Deviations: rotary positions and no dropout, as
+in the trunk below; no tanh on the action, since actions are normalised by mean and std, not to
+[-1, 1]; every layer attends to the last n steps, not to one window of n steps. The layers are the
+config's `trunk`: other networks over the same tokens bring their own.
 
-Deviations from GPT-2 and the Decision Transformer:
+`CausalTrunk` is the causal attention trunk of both, with a key-value cache. Its blocks are GPT-2's
+(Radford et al. 2019): pre-norm, biases, GELU, a feed-forward layer of four times the width, a final
+LayerNorm, weights drawn from N(0, 0.02) and residual projections scaled by 1/sqrt(2 L).
+
+Deviations of the trunk from GPT-2 and the Decision Transformer:
 - Positions are rotary, not learned embeddings of absolute time: an episode may be longer than any
   table of positions, and cached keys would change their positions whenever the oldest step leaves
   the window. With rotary positions attention depends on the lag only.
@@ -19,31 +29,14 @@ Deviations from GPT-2 and the Decision Transformer:
   its own included. The cache holds exactly these, so `step` equals `forward` at any time.
 - No dropout, as in every network here.
 
-Legend: B batch, T steps, K tokens per step, S = T * K tokens, H heads, w = d / H channels per head,
-n context length in steps.
-
 Rotary positions: queries and keys are rotated by their time, so scores depend on the lag only.
-
 Source: Su et al. 2021, "RoFormer", Section 3.2; Sun et al. 2023, "Retentive Network", use the same
 rotation with a decay. Channel pair i (channels i and i + w/2) of a head of width w is rotated by
 t * 10000^(-2i/w) rad at step t. Angles are computed in float64: in float32 their error would exceed
 1e-3 rad after 10^4 steps, and control may run for longer.
 
-Decision Transformer (DT), Chen et al. 2021, Section 3.
-
-Return-to-go, state and action are separate tokens, each with its own linear embedding. The sequence
-is R_1, s_1, a_1, R_2, s_2, a_2, ... The action is read out at the state's token, which attends to
-all returns and states up to its own and to all earlier actions. Here the tokens of step t are
-a_(t-1), R_t, s_t: the paper's sequence with one action added before the first step.
-
-As in the paper, the tokens of a step share one position, embeddings pass a LayerNorm, and the
-context is counted in steps (n steps, 3 n tokens). Deviations: rotary positions and no dropout, see
-`causal_attention`; no tanh on the action, since actions are normalised by mean and std, not to
-[-1, 1]; every layer attends to the last n steps, not to one window of n steps.
-
-The layers are the config's `trunk`: other networks over the same tokens bring their own.
-
-Legend: B batch, T time, D token of the layout, A action, d hidden channels.
+Legend: B batch, T steps, K tokens per step, S = T * K tokens, D token of the layout, A action, d
+hidden channels, H heads, w = d / H channels per head, n context length in steps.
 """
 
 import math
@@ -58,6 +51,7 @@ from torch.nn import functional
 from gaitforge.learners.models.base import NoPrefix, check_counts, check_rotary_heads
 from gaitforge.learners.tokens import CONDITION, TokenLayout
 
+# Rotary positions.
 ROTARY_BASE = 10_000.0
 
 
@@ -86,6 +80,7 @@ def rotation(times: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Rotation
     return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
+# The causal attention trunk, with a key-value cache.
 FEEDFORWARD_FACTOR = 4
 INIT_STD = 0.02
 
@@ -271,6 +266,7 @@ class SingleTokenNetwork(CausalNetwork):
         return self.encoder(token)[..., None, :]
 
 
+# The Transformer with one token per step.
 @dataclass(frozen=True)
 class TransformerConfig(NoPrefix):
     """Sizes; the defaults have about as many parameters as the legged FCNet."""
@@ -295,6 +291,7 @@ class TransformerConfig(NoPrefix):
         return SingleTokenNetwork(self, layout.dim, act_dim)
 
 
+# The Decision Transformer.
 TOKENS_PER_STEP = 3
 
 

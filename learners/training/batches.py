@@ -1,10 +1,8 @@
-"""The batches of a training run, and its position in them.
+"""The batches of a training run, its position in them, and the labels of a conditioned policy.
 
-The labels of a conditioned policy in training: how good the episode of a step is.
-
-In all of them 1.0 stands for the expert. Legend: G an episode's return, R_t the rewards from step
-t to its end, H the steps of the longest selected episode, N(x) = (x - zero) / (expert - zero) with
-the returns that count as 0 and 1.
+A label says how good the episode of a step is. In all labels 1.0 stands for the expert. Legend: G
+an episode's return, R_t the rewards from step t to its end, H the steps of the longest selected
+episode, N(x) = (x - zero) / (expert - zero) with the returns that count as 0 and 1.
 
 - return_to_go: N(R_t), as in Decision Transformer (Chen et al. 2021) and the FCNet paper.
 - return: N(G), the same at all steps of an episode.
@@ -17,8 +15,9 @@ the returns that count as 0 and 1.
 - advantage: the rank, 0 to 1 in `ADVANTAGE_BINS` bins, of rate minus the rate that a linear
   function of the observation expects.
 
-Everything that they are measured by (H, the cells' and the policies' means, the linear function and
-its ranks) is of the episodes that were learned from, whatever episodes are labelled: `LabelScale`.
+Everything that labels are measured by (H, the cells' and the policies' means, the linear function
+and its ranks) is of the episodes that were learned from, whatever episodes are labelled:
+`LabelScale`.
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ from gaitforge.learners.training.objectives import OBJECTIVES, objective_fields
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream
 
+
+# Labels: how good the episode of a step is.
 CELL = ("terrain", "skill", "level", "robot")
 DRIVER = ("expert", "expert_hash", "quality")
 DISTURBANCE = ("action_noise", "policy_share")
@@ -278,6 +279,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
         return x ^ (x >> np.uint64(31))
 
 
+# The batches, and a run's position in them.
 Batch = dict[str, Tensor]
 
 

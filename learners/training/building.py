@@ -1,6 +1,8 @@
-"""A new policy for a selection of episodes.
+"""A new policy for a selection of episodes, and the cause of a loss that is not finite.
 
-Find the cause of a non-finite loss or gradient.
+`build_policy` makes the policy.
+
+`blame` and `data_fault` find the cause of a non-finite loss or gradient.
 """
 
 from collections.abc import Mapping
@@ -35,6 +37,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
 from gaitforge.learners.training.value_learner import ValueLearner
 
+# Causes of a non-finite loss or gradient.
 _NAMED_EPISODES = 4
 
 
@@ -83,6 +86,7 @@ def _episodes(rows: Tensor, selection: Selection) -> str:
     return f"{named} and {omitted} more" if omitted > 0 else named
 
 
+# A new policy for a selection of episodes.
 def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwork, dict[str, Any]]:
     """A new policy with the selection's statistics, and its checkpoint card.
 

@@ -73,9 +73,9 @@ class TrainConfig:
         own_joint_signs: a network for many robots reads and writes joint angles with each robot's
             own signs; by default it does as if all joints turned about +x and +y.
         equal_shares: column of the episodes, such as "robot", of which every value has the same
-            share of an epoch's steps; None for all episodes once, see `datasets.stream.mixing`.
+            share of an epoch's steps; None for all episodes once, see `datasets.equal_shares`.
         condition, condition_hidden, condition_scale: of the objective "return", see `Condition`;
-            formulas of the labels are in `training.labels`.
+            formulas of the labels are in `training.batches`.
         last_action_hidden, history_hidden: shares of the windows in which the network sees no last
             action, or nothing of the steps before the window: both tell who drove.
         threads: torch's number of threads; by default unchanged.

@@ -1,14 +1,11 @@
-"""Train any model with any objective, on one process or, with `torchrun`, several.
+"""Training of any model with any objective, on one process or, with `torchrun`, several.
 
 A run folder holds `config.json`, `history.jsonl`, `metrics.csv`, `tensorboard/`, and the last and
 the best checkpoint. A stopped run resumes from its last checkpoint with the same results as an
 uninterrupted one.
 
-The held-out episodes of a run, and a policy's error on them.
-
-Measure the speed of a training.
-
-Process settings of a training: torch's threads, and memory that it keeps.
+Besides `train`, this file has the held-out episodes of a run and a policy's error on them, the
+settings of the process (torch's threads, and memory that it keeps), and the speed of a training.
 """
 
 import ctypes
@@ -44,6 +41,7 @@ from gaitforge.learners.training.objectives import draws_noise, masked_sum, squa
 from gaitforge.learners.training.trainer import Episodes, Progress, RunProgress, Trainer
 from gaitforge.learners.training.update import Updater
 
+# The held-out episodes of a run, and a policy's error on them.
 BATCH_STEPS = 8192
 _GROWTH = 1.1
 """Factor by which the held-out share grows until it has an episode."""
@@ -157,6 +155,7 @@ def _learned_target(config: TrainConfig | None, selection: Selection) -> tuple[s
     return "action_mean" if is_mean else "action", learned_actions(config, selection.schema)
 
 
+# Settings of the process: torch's threads, and memory that it keeps.
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3  # M_... of glibc's malloc.h
 _MOST_KEPT = 1 << 30
@@ -186,6 +185,7 @@ def keep_freed_memory() -> None:
         libc.mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
 
 
+# The training.
 Say = Callable[[str], object]
 
 __all__ = ["NonFiniteError", "TrainResult", "finished_result", "train"]
@@ -342,6 +342,7 @@ def _settled(
     return config, stored
 
 
+# The speed of a training.
 WARM_UP_S = 2.0
 MEASURED_S = 4.0
 """A few hundred steps of a small network; the first ones also allocate and fill caches."""

@@ -1,8 +1,7 @@
-"""The training loop: step, validate, record, save, stop on a signal.
+"""The training loop (step, validate, record, save, stop on a signal) and the files of a run.
 
-The history of a training run, as JSON lines, as a CSV table and for TensorBoard.
-
-The files of a run's folder: settings, history and checkpoints.
+The files are settings and checkpoints in the run's folder, and the history, which is kept as JSON
+lines, as a CSV table and for TensorBoard.
 """
 
 import csv
@@ -38,6 +37,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater, learning_rate
 
+# The history: JSON lines, a CSV table, and TensorBoard's files.
 TABLE = "metrics.csv"
 EVENTS = "tensorboard"
 _TAGS = {
@@ -112,6 +112,7 @@ def _as_csv(row: Mapping[str, object]) -> str:
     return line.getvalue()
 
 
+# The files of a run's folder: settings, history and checkpoints.
 CONFIG = "config.json"
 
 
@@ -141,6 +142,7 @@ class TrainingFiles:
         save_checkpoint(self._run_dir, policy, None, card, name=name)
 
 
+# The training loop.
 PROGRESS_PERIOD_S = 0.5
 
 Progress = Callable[[int, int, HistoryRow], None]

@@ -1,6 +1,6 @@
-"""One optimiser step on one batch, shared by the ranks.
+"""One optimiser step on one batch, shared by the ranks, with its optimiser and learning rate.
 
-Optimisers, the learning-rate schedule, and the moving average of the weights.
+The optimisers, the learning-rate schedule and the moving average of the weights are here too.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""The charts of all pages; each function returns a `Panel`.
+"""The charts of all pages as inline SVG, with their style and their axes.
 
-Figures as inline SVG: their style and their axes.
+Each function of a chart returns a `Panel`.
 
 The `<svg>` has no width and height, so that the page scales it; its natural size in CSS pixels is
 its viewBox. Text stays text and takes the page's font, which is narrower than the one that the
@@ -25,6 +25,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from gaitforge.pipeline.report.pages import Record, count, fixed, is_number, short
 
+# Figures: style and axes.
 INK = "#1f2933"
 MUTED = "#5c6773"
 GRID = "#e3e8ee"
@@ -143,6 +144,8 @@ def panel(axes: Axes, title: str, description: str, note: str = "") -> Panel:
     alt = escape(f"{title}. {description}")
     return Panel(title, f'<svg {box[0]} role="img" aria-label="{alt}">{content}'.strip(), note)
 
+
+# Charts.
 
 # Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
 # Its yellow is left out, too pale for lines on white; the last three are darker than all others.

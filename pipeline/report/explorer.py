@@ -4,7 +4,7 @@ The page holds each column as one compressed byte an episode, and counts in the 
 keeps whole bins, so its counts are exact and its SQL condition selects the same episodes; of more
 than `MOST_EPISODES` the page counts an even share, and says so.
 
-Catalog columns binned to one byte an episode, with the SQL condition of each bin.
+`ChartColumn` is a catalog column binned to one byte an episode, with the SQL condition of each bin.
 """
 
 import base64
@@ -24,6 +24,7 @@ from gaitforge.datasets.catalog.episodes import glossary
 from gaitforge.pipeline.report.charts import SERIES_COLOURS
 from gaitforge.pipeline.report.pages import render
 
+# Catalog columns as bins.
 MOST_VALUES = 24
 """Most distinct values of a numeric column that has a code for each of them."""
 MOST_NAMES = 60
@@ -139,6 +140,7 @@ def _literal(value: float) -> str:
     return text if "e" in text or len(text) < 17 else f"{text}e0"
 
 
+# The page.
 MOST_EPISODES = 500_000
 """Most episodes of a page, which a browser holds whole; else every second, third and so on."""
 IDENTIFIERS = ("episode", "seed", "start")

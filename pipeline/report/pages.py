@@ -1,6 +1,6 @@
 """HTML pages from the templates of this package, and numbers and names as their text.
 
-The page of the doctor's findings.
+`write_doctor_page` writes the page of the doctor's findings.
 """
 
 import json

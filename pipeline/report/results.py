@@ -1,6 +1,8 @@
-"""The results of an experiment as tables and charts, from its `summary.json` alone.
+"""The results of an experiment as tables and charts, and the files of a run folder for a report.
 
-Reads and checks the files of a run folder for a report.
+Tables and charts come from the experiment's `summary.json` alone.
+
+`read_run` reads and checks the files of a run folder.
 """
 
 import json
@@ -25,6 +27,7 @@ from gaitforge.pipeline.report.pages import (
 )
 from gaitforge.pipeline.terminal import duration
 
+# Results as tables and charts.
 SOURCE = "Tan et al. 2024 (FCNet), Table 2"
 PUBLISHED_LEARNERS = ("bc", "cql", "bear", "brac-v", "awr", "dt", "dt-retnet", "fcnet")
 PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
@@ -384,6 +387,7 @@ def first_runs(record: Record) -> list[str]:
     return list(runs.values())[::-1]
 
 
+# The files of a run folder.
 EXPERT = "expert"
 PICTURES = Path("pictures")
 PICTURE_INDEX = "pictures.json"

@@ -1,6 +1,8 @@
-"""A Prefect server for a `with` block: the configured one, or one that we start.
+"""A Prefect server for a `with` block, and messages to a web hook.
 
-Messages to a web hook when runs fail, are late, or collect nothing: Prefect's automations.
+The server is the configured one, or one that we start.
+
+Messages tell when runs fail, are late, or collect nothing. They are Prefect's automations.
 """
 
 import os
@@ -40,6 +42,7 @@ from gaitforge.flows.runners.prefect import (
 )
 from gaitforge.flows.runners.prefect_stages import COLLECTED
 
+# The server: the configured one, or one that we start.
 LOOPBACK = "127.0.0.1"
 PORT = 4200
 
@@ -187,6 +190,7 @@ def _free_port(host: str, port: int) -> int:
         ) from None
 
 
+# Messages to a web hook.
 NAME = "gaitforge"
 HOOK = "gaitforge-notifications"
 

@@ -1,9 +1,11 @@
-"""Serve the deployed flows: a Prefect server, their forms and a schedule, until Ctrl-C.
+"""`gaitforge serve`: the deployed flows with a Prefect server, and a server of pages.
 
-The page server of `gaitforge serve`: pages that flows registered, on loopback, read only.
+`serve_flows` serves a Prefect server, the flows' forms and a schedule, until Ctrl-C.
 
-/page/<id>/report.html    a registered page, or a file that it links
-/view/<id>                a page that plays episodes, made when it is first opened
+The page server shows pages that flows registered, on loopback, read only:
+
+    /page/<id>/report.html    a registered page, or a file that it links
+    /view/<id>                a page that plays episodes, made when it is first opened
 """
 
 import asyncio
@@ -45,6 +47,7 @@ from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.serve.prefect_server import LOOPBACK, check_host, prefect_api
 from gaitforge.pipeline.terminal import fields_of
 
+# The page server.
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".png": "image/png",
@@ -228,6 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
+# The deployed flows.
 NAME = "gaitforge"
 """Name of every deployment: Prefect lists them as FLOW/NAME, e.g. collect/gaitforge."""
 

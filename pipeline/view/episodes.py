@@ -40,6 +40,7 @@ from gaitforge.flows.tasks.evaluation import EXPERT, PolicySource, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 
 
+# Recordings: what a page plays of one episode.
 @dataclass(frozen=True)
 class Chart:
     """Curves that share an axis."""
@@ -186,6 +187,7 @@ def _why(view: StepView, robot: int, terminated: bool) -> str:
     return f"fell: leaned more than {lean}° from the commanded attitude"
 
 
+# What a page plays.
 MOST_PARALLEL = 64
 """Most robots that run a page's episodes in parallel."""
 
@@ -279,6 +281,7 @@ def viewed(row: Mapping[str, Any], recording: Recording, robot: RobotCard) -> Vi
     return Viewed(row, recording, tile, tuple(barriers))
 
 
+# Stored episodes.
 NEEDED = ("terrain", "level", "skill", "seed", "terrain_variant", "simulator", "simulator_version")
 _LAST_ACTION, _COMMAND = (slice(*POLICY_SLICES[name]) for name in ("last_action", "command"))
 
@@ -363,6 +366,7 @@ def _from_state(stored: dict[str, np.ndarray]) -> Recording:
     return Recording(state, np.stack(columns, axis=1), "")
 
 
+# Episodes that a policy runs.
 def policy_show(
     source: PolicySource, plan: LeggedEvaluation, specs: Sequence[EpisodeSpec], reporter: Reporter
 ) -> Show:

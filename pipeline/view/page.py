@@ -1,6 +1,9 @@
-"""One self-contained HTML page that plays episodes.
+"""Self-contained HTML pages that play episodes, also those of a run's evaluations.
 
-Pages of a run's evaluations; the cells of its report or comparison link to them.
+`write_page` writes one page.
+
+`write_evaluation_pages` writes the pages of a run's evaluations; the cells of its report or
+comparison link to them.
 """
 
 import base64
@@ -158,6 +161,7 @@ def _shown(value: object) -> object:
     return str(value)
 
 
+# Pages of a run's evaluations.
 PAGES = Path("episodes")
 _EXPERT = "expert"
 

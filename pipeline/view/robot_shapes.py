@@ -1,9 +1,8 @@
-"""A robot's bodies and shapes as a page draws them, from its MJCF.
+"""A robot's bodies and shapes as a page draws them, from its MJCF, and the numbers of a page.
 
-Numbers of a page: a matrix as int16 differences between rows, deflated, as base64 text.
-
-Layout before deflating, little-endian: rows and columns, uint32; the first row, then the unit of
-each column, float64; the low bytes of all differences, then the high ones, column after column.
+`encoded` gives a matrix as int16 differences between rows, deflated, as base64 text. Layout before
+deflating, little-endian: rows and columns, uint32; the first row, then the unit of each column,
+float64; the low bytes of all differences, then the high ones, column after column.
 `page/src/blocks.ts` reads it.
 """
 
@@ -18,6 +17,7 @@ import numpy as np
 from gaitforge.collectors.rendering.colours import FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK, Colour
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard
 
+# Numbers of a page: matrices as text.
 POSITION_UNIT_M = 1e-4
 ANGLE_UNIT_RAD = 1e-4
 """Units of poses: rounding is at most half a unit, far below what is visible (1 mm, 0.1°)."""
@@ -79,6 +79,7 @@ def encoded_poses(poses: np.ndarray) -> str:
     return encoded(poses, units)
 
 
+# Bodies and shapes.
 _KINDS = {
     mujoco.mjtGeom.mjGEOM_SPHERE: "sphere",
     mujoco.mjtGeom.mjGEOM_CAPSULE: "capsule",

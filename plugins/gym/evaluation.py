@@ -28,7 +28,6 @@ from gaitforge.flows.tasks.evaluation import (
     PolicySource,
     References,
 )
-from gaitforge.learners.export.onnx_policy import OnnxFile
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import TASKS, check_task, find_task, package_version
 from gaitforge.plugins.gym.episodes import DEFAULT_SEED, evaluate, evaluation_seeds
@@ -38,6 +37,7 @@ from gaitforge.plugins.gym.experts import (
     load_gym_expert,
     policies_folder,
 )
+from gaitforge.plugins.gym.onnx_file import OnnxFile
 from gaitforge.plugins.gym.task import one_policy
 
 RANDOM = "random"

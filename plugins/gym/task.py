@@ -24,7 +24,6 @@ from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import CLASS, ONNX, PolicySource, is_run, named_source
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.export.onnx_policy import OnnxFile
 from gaitforge.plugins.gym import data
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import GymTask, find_task
@@ -36,6 +35,7 @@ from gaitforge.plugins.gym.experts import (
     known_recipe,
     policies_folder,
 )
+from gaitforge.plugins.gym.onnx_file import OnnxFile
 from gaitforge.plugins.gym.training.records import ReplayReader, read_training
 
 REPLAY_PART_STEPS = 50_000

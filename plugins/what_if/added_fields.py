@@ -37,6 +37,7 @@ from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation
 from gaitforge.flows.tasks.legged import Robots
 
 
+# Base of the plans that add a field to stored episodes.
 @dataclass(frozen=True)
 class OverlayPlan(CollectionPlan):
     """A field to add.
@@ -110,6 +111,7 @@ def overlay_part(selection: Selection, field: Field, values: np.ndarray) -> Part
     return PartData({field.name: values}, {}, {name: table[name].to_pylist() for name in columns})
 
 
+# Fields by exact replay.
 StateFunction = Callable[[PhysicsState], np.ndarray]
 """function(state) -> (N, *shape) for N robots."""
 
@@ -308,6 +310,7 @@ class Replay(Simulation):
         self._env.close()
 
 
+# A new reward from stored fields.
 @dataclass(frozen=True)
 class RelabelPlan(OverlayPlan):
     """A new reward.

@@ -1,8 +1,8 @@
-"""The worker process that runs Isaac Gym under its own Python.
+"""The worker process that runs Isaac Gym under its own Python, and the file of the worker's world.
 
-It ends with this process. If it fails, a one-line error quotes its last output.
+The worker ends with this process. If it fails, a one-line error quotes its last output.
 
-The file from which the worker builds an Isaac Gym world.
+From its file the worker builds an Isaac Gym world.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ from gaitforge.collectors.physics.interface import BackendUnavailable
 from gaitforge.collectors.physics.isaacgym.worker import protocol
 from gaitforge.collectors.scenarios.terrains import GRID, Barrier, TerrainTile
 
+# The worker process.
 PYTHON_VARIABLE = "GAITFORGE_ISAACGYM_PYTHON"
 DEVICE_VARIABLE = "GAITFORGE_ISAACGYM_DEVICE"
 TIMEOUT_VARIABLE = "GAITFORGE_ISAACGYM_TIMEOUT_S"
@@ -239,6 +240,7 @@ def _end(
     shutil.rmtree(folder, ignore_errors=True)
 
 
+# The file of the worker's world.
 GAP_M = 4.0
 """Distance between tiles: more than robots and barriers reach beyond their own."""
 

@@ -1,6 +1,8 @@
-"""MuJoCo on the CPU: one model per robot, stepped by `mujoco.rollout` on threads.
+"""MuJoCo on the CPU, and what back ends with MuJoCo models keep on the host.
 
-State on the host: robots' rows; MuJoCo models with draws, states from sensors.
+On the CPU there is one model per robot, stepped by `mujoco.rollout` on threads.
+
+The host keeps robots' rows, MuJoCo models with draws, and states from sensors.
 """
 
 import copy
@@ -32,6 +34,7 @@ from gaitforge.collectors.scenarios.randomisation import (
 from gaitforge.collectors.timing import DECIMATION, SUBSTEP_S
 from gaitforge.common.kernels import compiled
 
+# State on the host.
 _OF_FIELDS = [(i, draw.quantity) for i, draw in enumerate(DRAWS) if draw.quantity.field]
 
 
@@ -272,6 +275,7 @@ def _read_motion(
             joint[1, i, k] = vel[i, qvel[k]]
 
 
+# MuJoCo on the CPU.
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
 _WARN = mujoco.mjtWarning
 _DIVERGED = list(map(int, (_WARN.mjWARN_BADQPOS, _WARN.mjWARN_BADQVEL, _WARN.mjWARN_BADQACC)))

@@ -1,8 +1,10 @@
-"""The simulated model: a robot's MJCF with ground, barriers, motors and sensors.
+"""The simulated model of a robot, its check against the robot's card, and the stability of gains.
 
-Check a compiled model against its robot's card.
+The model is a robot's MJCF with ground, barriers, motors and sensors.
 
-Stability of gains at the physics step.
+The check compares a compiled model with its robot's card.
+
+For gains, `stiffness` tells how near they come to instability at the physics step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +21,7 @@ from gaitforge.collectors.scenarios.terrains import GRID, MAX_BARRIERS, Barrier,
 from gaitforge.collectors.timing import GRAVITY_MS2, SUBSTEP_S
 from gaitforge.common.errors import failures
 
+# The check of a compiled model.
 _MASS_TOLERANCE = 0.01
 _LENGTH_TOLERANCE_M = 0.01
 _RADIUS_TOLERANCE_M = 0.005
@@ -187,6 +190,7 @@ def _vector(values: Iterable[float]) -> str:
     return f"({', '.join(f'{value + 0.0:.3f}' for value in values)})"
 
 
+# The simulated model.
 GROUND = "gaitforge_ground"
 BARRIERS = "gaitforge_barriers"
 _HIP = "gaitforge_hip"
@@ -393,6 +397,7 @@ def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
             spec.add_sensor(name=f"{kind}/{name}", type=sensor, objtype=objtype, objname=name)
 
 
+# Stability of gains.
 _IN_THE_AIR_M = 10.0
 
 

@@ -1,6 +1,6 @@
-"""N worlds of one MuJoCo model on a Warp device; needs the extra `warp`.
+"""N worlds of one MuJoCo model on a Warp device, and their memory; needs the extra `warp`.
 
-Memory mirrored on host and Warp device: one block for a step, and a bank of tiles.
+The memory is mirrored on host and Warp device: one block for a step, and a bank of tiles.
 """
 
 import logging
@@ -18,6 +18,7 @@ from mujoco_warp import DisableBit, OverflowType
 
 from gaitforge.collectors.scenarios.terrains import TerrainTile
 
+# Memory.
 _ALIGNED_FLOATS = 64
 
 
@@ -106,6 +107,7 @@ class TileBank:
         self._new.clear()
 
 
+# Worlds.
 DEVICE_VARIABLE = "GAITFORGE_WARP_DEVICE"
 _CPU_FLAGS = "-march=native"
 """Leaves out Warp's inlining thresholds: kernels compile in 2/3 of the time and run as fast."""

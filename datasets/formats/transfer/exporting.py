@@ -1,13 +1,13 @@
-"""The driver of exports: write under a temporary name, flush, read back, rename.
+"""The driver of exports, and the verification of what they write.
 
-An interrupted export starts anew, because most layouts cannot be continued, and removes what it
-finds under the temporary name.
+An export is written under a temporary name, flushed, read back and renamed. An interrupted export
+starts anew, because most layouts cannot be continued, and removes what it finds under the temporary
+name.
 
-Verification of an export: the format's own reader must give back the selection.
-
-Episodes are compared by checksums of their fields' bytes. So each side is read once, in parts of
-bounded size, and in its own order, because some layouts regroup episodes. CRC-32 is enough against
-accidents and much cheaper than decoding.
+For verification the format's own reader must give back the selection. Episodes are compared by
+checksums of their fields' bytes. So each side is read once, in parts of bounded size, and in its
+own order, because some layouts regroup episodes. CRC-32 is enough against accidents and much
+cheaper than decoding.
 """
 
 import os
@@ -41,6 +41,7 @@ from gaitforge.datasets.selection.episode_values import (
 from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 
+# Verification.
 Arrays = Mapping[str, np.ndarray]
 Sums = dict[str, np.ndarray]
 """Field -> (E,) uint32: a checksum of each episode's values."""
@@ -162,6 +163,7 @@ def _digest(table: pa.Table, name: str) -> str:
     return episodes_digest(table.select([name])) if name in table.column_names else ""
 
 
+# The driver.
 def export_selection(
     name: str,
     selection: EpisodeSelection,

@@ -5,13 +5,11 @@ and compared, so bad input leaves nothing behind. A new store appears in one ste
 store, parts are moved one by one, each atomically; if that is interrupted, the next call adds the
 rest. An interrupted import resumes with its staged parts, unless the source or the options changed.
 
-Staging folders of imports, and what interrupted imports left in them.
+The staging folder of an import lies beside the store, or beside the mirror of one on object
+storage. Its name contains a digest of the content and the options, so an interrupted import finds
+it again; its lock marks a running import. Staging folders that no import will resume are removed.
 
-The folder lies beside the store, or beside the mirror of one on object storage. Its name contains a
-digest of the content and the options, so an interrupted import finds it again; its lock marks a
-running import.
-
-Episodes with NaN or infinity in a source: named and refused, or left out of the import.
+Episodes with NaN or infinity in a source are named and refused, or left out of the import.
 """
 
 import json
@@ -61,6 +59,7 @@ from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 from gaitforge.datasets.storage.s3.object_store import push_store
 
+# Staging folders.
 STORE = "store"
 """The staged store, below the staging folder."""
 
@@ -111,6 +110,7 @@ def _resumable(folder: Path, origin: Path) -> bool:
     return (folder / STORE).is_dir() and recorded != origin.resolve() and recorded.exists()
 
 
+# Episodes with NaN or infinity.
 HINT = "--drop-nan (drop_nan=True) leaves such episodes out"
 
 
@@ -152,6 +152,7 @@ def read_finite(importer: Importer, span: Span, drop: bool) -> tuple[PartInput, 
     return PartInput(arrays, rows), episodes
 
 
+# The driver.
 WORKERS = 2
 _SOURCE = "source.json"
 

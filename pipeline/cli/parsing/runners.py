@@ -1,9 +1,9 @@
-"""The options that say who does the work (this process, Dask, Slurm, Prefect), as settings.
+"""The options that say who does the work, as settings, and the code that a command line names.
 
-The code that a command line names: it may be called also where data name it.
+The work is done by this process, Dask, Slurm or Prefect.
 
-See `common.trust`. Only a command line is the user's own word. A form of Prefect, or the
-words in a job's file, give no trust.
+Code that a command line names may be called also where data name it, see `common.trust`. Only a
+command line is the user's own word. A form of Prefect, or the words in a job's file, give no trust.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from gaitforge.pipeline.cli.parsing.options import (
 from gaitforge.pipeline.cli.parsing.parser import RUNNERS_TITLE
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 
+# Who does the work: this process, Dask, Slurm or Prefect.
 RUNNERS = {
     "local": "this machine",
     "dask": "a Dask cluster",
@@ -210,6 +211,7 @@ def _refuse(arguments: argparse.Namespace, options: Sequence[Option], runners: s
         raise ValueError(f"{name} is for --runner {runners}, not for --runner {arguments.runner}")
 
 
+# Code that a command line names.
 _NO_NAMES = {"words", "command", "action", "run", "begin", "trust", "out", "store"}
 """Arguments that are no option's value, and places of results."""
 

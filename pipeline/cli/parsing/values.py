@@ -1,11 +1,11 @@
-"""Types of the command line's values; a wrong one is refused in one line.
+"""Types of the command line's values, and options that are given but not read.
 
-Options that a command line gives and nothing reads: these are refused.
+A value of the wrong type is refused in one line.
 
-An option may matter in one of a command's modes only: with one task, without a plan's file, of one
-kind of policy. No list says which. The arguments note what is read, and what was given but not read
-by the time that the work begins is refused. So a command reads an option where it uses it, and
-nowhere else.
+An option that nothing reads is refused. It may matter in one of a command's modes only: with one
+task, without a plan's file, of one kind of policy. No list says which. The arguments note what is
+read, and what was given but not read by the time that the work begins is refused. So a command
+reads an option where it uses it, and nowhere else.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from gaitforge.common.errors import listed
 from gaitforge.common.limits import Range
 
 
+# Types of values.
 def names(text: str) -> tuple[str, ...]:
     """Comma-separated names; one that holds a comma is in double quotes."""
     rows = csv.reader(text.splitlines(), skipinitialspace=True)
@@ -141,6 +142,7 @@ def shares(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' are no numbers, such as 0.7,0.3") from None
 
 
+# Options that a command line gives and nothing reads.
 GIVEN = "given"
 """The argument that names what the command line gives: argument -> options, see `Parser`."""
 _WORDS = ("command", "action", "trust")

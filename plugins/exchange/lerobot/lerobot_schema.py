@@ -1,4 +1,4 @@
-"""LeRobot's dataset layout, version 3.0, and how a store's fields map to it.
+"""LeRobot's dataset layout, version 3.0, how a store's fields map to it, and its statistics.
 
     meta/info.json                           features, frames a second, counts
     meta/stats.json                          statistics of each feature
@@ -9,9 +9,8 @@
 A file holds whole episodes and about 100 MB, a chunk 1,000 files. The notes of an export are in
 `meta/gaitforge/`.
 
-Statistics of a LeRobot dataset: of all frames, and of the frames of each episode.
-
-LeRobot averages the quantiles of episodes' histograms; these are exact.
+Statistics are of all frames, and of the frames of each episode. LeRobot averages the quantiles of
+episodes' histograms; the quantiles here are exact.
 """
 
 from collections.abc import Iterable, Mapping
@@ -128,6 +127,7 @@ def own_columns(
     }
 
 
+# Statistics of a dataset's frames.
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _LEVELS = np.array(list(QUANTILES.values()))
 NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)

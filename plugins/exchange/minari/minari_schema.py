@@ -1,17 +1,17 @@
-"""How Minari's spaces and episodes map to fields, and the notes of an export.
+"""How Minari's spaces, episodes and metadata map to fields, and the library `minari`.
 
 An episode of T steps has T + 1 observations, the last one after its last step, and as many infos.
-The notes are JSON under the key `gaitforge`: the schema in the metadata of the dataset, a catalog
-row in those of each episode. An import refuses notes that contradict Minari's own seeds, endings
-and rewards.
 
-The checked metadata of a Minari dataset and of its episodes.
+The notes of an export are JSON under the key `gaitforge`: the schema in the metadata of the
+dataset, a catalog row in those of each episode. An import refuses notes that contradict Minari's
+own seeds, endings and rewards.
 
-A seed there is any number below 2**64: `minari.DataCollector` draws 64 random bits where it is
-given none. The catalog's `seed` is int64 with -1 for none, so a seed of 2**63 or more is text in
-the column `minari_seed`, beside a `seed` of -1.
+The metadata of a dataset and of its episodes are checked. A seed there is any number below 2**64:
+`minari.DataCollector` draws 64 random bits where it is given none. The catalog's `seed` is int64
+with -1 for none, so a seed of 2**63 or more is text in the column `minari_seed`, beside a `seed`
+of -1.
 
-The library `minari`, also for file systems without locks.
+`minari_library` gives the library, also for file systems without locks.
 """
 
 import json
@@ -37,6 +37,7 @@ from gaitforge.datasets.formats.sources import (
 )
 from gaitforge.datasets.schema import Field, Schema, consecutive_slices
 
+# Spaces, episodes, and the notes of an export.
 NOTES = "gaitforge"
 OBSERVATIONS = "observations"
 ACTIONS = "actions"
@@ -188,6 +189,7 @@ def rows_of_notes(source: Path, notes: Sequence[Any], types: Mapping[str, pa.Dat
         )
 
 
+# Metadata of a dataset and of its episodes.
 SEED = "seed"
 LARGE_SEED = "minari_seed"
 STEPS = "total_steps"
@@ -299,6 +301,7 @@ def _whole(source: Path, key: str, value: Any) -> int:
     return int(value)
 
 
+# The library, also for file systems without locks.
 def minari_library() -> ModuleType:
     """The library, whose HDF5 storage opens files without HDF5's lock where there is none.
 

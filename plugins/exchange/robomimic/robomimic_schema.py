@@ -1,4 +1,4 @@
-"""The keys of a robomimic file and how a store's fields map to them.
+"""The keys of a robomimic file, how a store's fields map to them, and the file's demos.
 
 A demo is a group `data/demo_K` with `actions`, `obs/NAME`, in most files `rewards`, `dones` and
 `next_obs/NAME`, and whatever else was recorded, one row a step. `mask/NAME` lists demos (a filter
@@ -6,7 +6,7 @@ key). Isaac Lab's recorder (`HDF5DatasetFileHandler`) writes the same with furth
 one row of `initial_state/...` a demo, and the attributes `success` and `seed`. We keep what else
 there is once an episode below `episode/`.
 
-The demos of a robomimic file: what arrays each has, and which of them all have alike.
+`read_demos` says what arrays each demo has, and `common_kinds` which of them all have alike.
 """
 
 import json
@@ -107,6 +107,7 @@ def keys_of(schema: Schema, nested: bool) -> dict[str, list[str]]:
     return keys
 
 
+# Demos: what arrays each has, and which of them all have alike.
 _NAME = re.compile(r"demo_(\d{1,9})")
 _LARGEST_MASK = 16 << 20
 

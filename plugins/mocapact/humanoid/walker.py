@@ -1,6 +1,6 @@
-"""dm_control's CMU humanoid of 2020 on a floor, compiled, with index tables.
+"""dm_control's CMU humanoid of 2020 on a floor, compiled, with index tables, and its tracked poses.
 
-Tracked poses of walker and reference, by kinematics.
+`TrackedPoses` are the tracked poses of walker and reference, by kinematics.
 """
 
 import warnings
@@ -90,6 +90,7 @@ def load_humanoid() -> CmuHumanoid:
     )
 
 
+# Tracked poses of walker and reference.
 @dataclass(frozen=True)
 class TrackedPoses:
     """N poses of the walker, or the N frames of a reference.
