@@ -15,7 +15,7 @@ from benchmarks.harness import bar, run_alone
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.catalog.catalog_files import write_catalog_file
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
-from gaitforge.datasets.schema import PARTS
+from gaitforge.datasets.layout import PARTS
 from gaitforge.flows.records.part_records import PartCollected, records_folder, write_part_record
 from gaitforge.flows.records.records import write_record
 

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.common.history import HistoryFile
 from gaitforge.common.interrupts import Notices, Stopped, stop_signals
-from gaitforge.datasets.schema import check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
 
 TRAINING = "training.json"
 POLICY = "policy"

@@ -1,9 +1,4 @@
-"""Schema of a store, and the names inside its folder.
-
-The schema holds the store's fields with shapes, units and named slices.
-
-The names are those of the files and folders of a store; the size of a shard is here, too.
-"""
+"""Schema of a store: its fields with shapes, units and named slices."""
 
 import hashlib
 import json
@@ -12,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
 from math import isfinite
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -182,45 +176,3 @@ class Schema:
             return cls(fields, **{name: tree[name] for name in names})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
-
-
-ROOT_FILE = "zarr.json"
-"""Zarr's record of the root group; a folder with it is a store."""
-ABOUT = "about.json"
-"""File with licence, authors and description of the dataset; see `storage.about`."""
-ATTRIBUTE = "gaitforge"
-"""Attribute of the root group that holds the store's record; see `storage.records`."""
-PARTS = "parts"
-"""Zarr group with one group per part."""
-CATALOG = "catalog"
-"""Folder of the catalog files; a file here commits the part of its name."""
-TAGS = "tags"
-"""Folder of the named versions, one JSON file each."""
-EDITS = "edits"
-"""Folder of the edits made after collection, one Parquet file each."""
-IMPORTS = "imports"
-"""Folder of the records of imported sources, and of what these hold beside episodes."""
-OVERLAYS = "overlays"
-"""Folder of the fields added after collection: a store for each, with the same parts."""
-FOLDERS = (PARTS, OVERLAYS, IMPORTS, CATALOG, EDITS, TAGS)
-"""The folders of a store, each after those it relies on; hidden ones are not part of it."""
-PUBLISHED = ("README.md", "LICENSE", "CITATION.cff", "card.html", "card.md", "explorer.html")
-"""Files that a published store has beside its own."""
-PICTURES = "pictures"
-"""Folder of a published store's pictures."""
-STAGING = ".staging"
-"""Folder where parts are written before their commit, with one lock file each."""
-CACHE = ".cache"
-"""Folder of files that can be rebuilt from the committed ones at any time."""
-MERGED_PREFIX = "merged-"
-"""Prefix of the names of parts that `compact` wrote."""
-SHARD_STEPS = 1 << 18
-"""Most rows of one shard."""
-
-
-def check_outside_stores(path: Path) -> Path:
-    """Return the path of something that is to be written; DatasetError if a store holds it."""
-    for folder in (path.absolute(), *path.absolute().parents):
-        if (folder / ROOT_FILE).is_file() and (folder / CATALOG).is_dir():
-            raise DatasetError(f"{path} is inside the store {folder}; give a path outside of it")
-    return path

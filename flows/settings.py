@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from gaitforge.flows.records.records import check_value, plan_from_tree
+from gaitforge.flows.records.plans import check_value, plan_from_tree
 
 Plan = TypeVar("Plan")
 

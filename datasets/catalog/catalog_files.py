@@ -48,7 +48,8 @@ from gaitforge.datasets.catalog.catalog import (
     stored_type,
 )
 from gaitforge.datasets.catalog.episodes import episodes_digest
-from gaitforge.datasets.schema import CACHE, CATALOG, MERGED_PREFIX, Schema
+from gaitforge.datasets.layout import CACHE, CATALOG, MERGED_PREFIX
+from gaitforge.datasets.schema import Schema
 
 # The catalog index.
 ReadFile = Callable[[str], tuple[Manifest, pa.Table]]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from gaitforge.common.errors import disk_failures
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.datasets.schema import check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
 
 _DTYPES = {pa.int64(): np.int64, pa.int32(): np.int32, pa.float64(): np.float64}
 

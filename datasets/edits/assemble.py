@@ -29,16 +29,16 @@ from gaitforge.common.files import (
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.catalog.catalog import common_schema
 from gaitforge.datasets.catalog.edit_log import Edit, EditedRows
-from gaitforge.datasets.schema import (
+from gaitforge.datasets.layout import (
     ABOUT,
     CATALOG,
     IMPORTS,
     PARTS,
     ROOT_FILE,
     STAGING,
-    Schema,
     check_outside_stores,
 )
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.records import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url

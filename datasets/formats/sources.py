@@ -31,7 +31,8 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, first_line, listed
-from gaitforge.datasets.schema import DTYPES, SHARD_STEPS, TERRAIN_AND_SKILL, Field
+from gaitforge.datasets.layout import SHARD_STEPS
+from gaitforge.datasets.schema import DTYPES, TERRAIN_AND_SKILL, Field
 from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
 
 # Checks of foreign input.

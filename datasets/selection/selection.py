@@ -27,7 +27,8 @@ from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.rows import Records
 from gaitforge.datasets.catalog.summaries import grouped_outcomes, select_rows
 from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.schema import SHARD_STEPS, Schema, check_outside_stores
+from gaitforge.datasets.layout import SHARD_STEPS, check_outside_stores
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.episode_values import (
     ACTION,
     EXECUTED,

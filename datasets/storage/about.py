@@ -10,7 +10,7 @@ from typing import Any
 from gaitforge.common.errors import DatasetError, disk_failures
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.catalog.catalog import sealed, unsealed
-from gaitforge.datasets.schema import ABOUT
+from gaitforge.datasets.layout import ABOUT
 from gaitforge.datasets.storage.store import PartStore
 
 ABOUT_VERSION = 1

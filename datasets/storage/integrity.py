@@ -36,7 +36,8 @@ from gaitforge.datasets.catalog.catalog import Catalog, Manifest, PartRecord
 from gaitforge.datasets.catalog.catalog_files import CatalogIndex
 from gaitforge.datasets.catalog.edit_log import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.episodes import episodes_digest
-from gaitforge.datasets.schema import MERGED_PREFIX, SHARD_STEPS, Schema
+from gaitforge.datasets.layout import MERGED_PREFIX, SHARD_STEPS
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.records import GROUP, read_root, read_tag, tag_names

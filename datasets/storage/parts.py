@@ -45,7 +45,8 @@ import numpy.typing as npt
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.common.files import files_under, join_inside, sha256_file
 from gaitforge.datasets.catalog.catalog import Manifest
-from gaitforge.datasets.schema import SHARD_STEPS, Field, Schema
+from gaitforge.datasets.layout import SHARD_STEPS
+from gaitforge.datasets.schema import Field, Schema
 
 # The reader of rows.
 CHUNK_BYTES = 1 << 20

@@ -22,17 +22,8 @@ from gaitforge.common.files import (
 from gaitforge.common.locks import again_if_stale, exclusive_lock, read_current
 from gaitforge.datasets.catalog.catalog import json_sha256, sealed, unsealed
 from gaitforge.datasets.catalog.edit_log import Edit, edit_name, is_edit_name, read_edit
-from gaitforge.datasets.schema import (
-    ATTRIBUTE,
-    CATALOG,
-    EDITS,
-    PARTS,
-    ROOT_FILE,
-    STAGING,
-    TAGS,
-    Schema,
-    plain_json,
-)
+from gaitforge.datasets.layout import ATTRIBUTE, CATALOG, EDITS, PARTS, ROOT_FILE, STAGING, TAGS
+from gaitforge.datasets.schema import Schema, plain_json
 
 SCHEMA_VERSION = 3
 """Version of the store's layout."""

@@ -32,7 +32,8 @@ from gaitforge.datasets.catalog.catalog import PART_ID, Catalog, Location, Manif
 from gaitforge.datasets.catalog.catalog_files import CatalogFolder, write_catalog_file
 from gaitforge.datasets.catalog.edit_log import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
-from gaitforge.datasets.schema import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING, Schema
+from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import (
     ArrayLayout,
     ArrayReader,

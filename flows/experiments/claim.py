@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 from gaitforge.common.locks import exclusive_lock, is_shared
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Experiment, shown
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import (
-    PLAN,
-    plan_from_tree,
     prepare_folder,
     provenance,
     read_record,

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.flows.records.records import digest, plan_from_tree, to_tree
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan

@@ -30,7 +30,8 @@ from gaitforge.flows.experiments.plan import (
 )
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import records_folder
-from gaitforge.flows.records.records import PLAN, digest, kept_record, read_record, write_record
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import digest, kept_record, read_record, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy, with_references
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.evaluation import RUN, EvaluationPlan, PolicySource, References

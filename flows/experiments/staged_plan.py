@@ -1,68 +1,25 @@
-"""Plans in stages beside an experiment on stores: what plans of every kind do, and the kinds.
-
-`StagedPlan` is the base of all these plans.
-
-Plug-ins and other packages bring kinds of plans, by entry points:
-
-    [project.entry-points."gaitforge.plan_kinds"]
-    endurance = "walkers.entries:ENDURANCE"
-
-The name is the `kind` in a folder's plan.json. This file is quick to import, as `PlanKind` is what
-entry points name: the modules of a kind load when they are used.
-"""
+"""A plan in stages beside an experiment on stores: what plans of every kind do."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from gaitforge.common.errors import DatasetError
-from gaitforge.common.extensions import Registered, own_function
+from gaitforge.common.extensions import own_function
 from gaitforge.flows.experiments.claim import claim_folder
+from gaitforge.flows.experiments.kinds import PLAN_KINDS
 from gaitforge.flows.experiments.summary import SUMMARY, with_page
 from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import (
-    PLAN,
-    plan_from_tree,
     provenance,
     read_plan,
-    reading_files,
     to_tree,
     write_record,
 )
 from gaitforge.flows.stages.stage import Stage
-
-
-@dataclass(frozen=True)
-class PlanKind:
-    """A kind of plan in stages beside `Experiment`.
-
-    Attributes:
-        plan: "module:class" of its plan, a `StagedPlan`.
-        page: "module:function" that writes report.html of a folder, told what happens, and returns
-            its path.
-        rows: "module:function" of the table of a `summary.json`, as text.
-    """
-
-    plan: str
-    page: str
-    rows: str
-
-    def write_page(self, out: Path, reporter: "Reporter") -> Path:
-        """Write report.html of a folder; returns its path."""
-        with reading_files(out):
-            return own_function(self.page)(out, reporter)
-
-    def summary_rows(self, out: Path, summary: Mapping[str, Any]) -> list[dict[str, str]]:
-        """The table of the `summary.json` of a folder."""
-        with reading_files(out):
-            return own_function(self.rows)(summary)
-
-
-PLAN_KINDS: Mapping[str, PlanKind] = Registered("plan_kind", PlanKind, {})
-"""Kind -> what it is made of; `Experiment` is the product's own and not among them."""
 
 
 class StagedPlan(ABC):

@@ -36,18 +36,12 @@ from gaitforge.common.locks import (
     read_current,
 )
 from gaitforge.datasets import DatasetError, Store
-from gaitforge.datasets.schema import OVERLAYS
+from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.logs import log_event, short
-from gaitforge.flows.records.records import (
-    digest,
-    provenance,
-    read_fields,
-    read_record,
-    to_tree,
-    write_record,
-)
+from gaitforge.flows.records.plans import read_fields
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 
 
 # Records of plans and of collected parts.

@@ -12,7 +12,8 @@ from gaitforge.common.trust import naming
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.conditions import matching_rows
 from gaitforge.flows.records.part_records import plan_records
-from gaitforge.flows.records.records import plan_from_tree, provenance, read_record
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import provenance, read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import collection_plan
 

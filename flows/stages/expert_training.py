@@ -24,7 +24,7 @@ from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.datasets.schema import check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy

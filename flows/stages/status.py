@@ -11,7 +11,7 @@ from gaitforge import datasets
 from gaitforge.common.extensions import extension_names
 from gaitforge.common.history import HISTORY, read_history
 from gaitforge.common.locks import file_system_time
-from gaitforge.datasets.schema import ROOT_FILE
+from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.records.part_records import (
     Heartbeat,
@@ -23,7 +23,8 @@ from gaitforge.flows.records.part_records import (
     read_failures,
     records_folder,
 )
-from gaitforge.flows.records.records import PLAN, read_fields, read_record, to_tree
+from gaitforge.flows.records.plans import PLAN, read_fields
+from gaitforge.flows.records.records import read_record, to_tree
 
 RECENT_PARTS = 10
 """Parts that the rate is taken over; twice the parts in work, if that is more."""

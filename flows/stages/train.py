@@ -7,7 +7,8 @@ from pathlib import Path
 from gaitforge.common.limits import Whole, check_ranges
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals, leads
-from gaitforge.flows.records.records import PLAN, provenance, training_lock, write_record
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.batches import training_fields

@@ -20,14 +20,8 @@ from gaitforge.datasets.formats.transfer.importing import WORKERS, import_source
 from gaitforge.flows.progress import Reporter, begun_later
 from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import records_folder
-from gaitforge.flows.records.records import (
-    PLAN,
-    digest,
-    plan_from_tree,
-    provenance,
-    read_record,
-    write_record,
-)
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import digest, provenance, read_record, write_record
 from gaitforge.flows.tasks.evaluation import run_source, trained_robot
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
 from gaitforge.learners.export.export import (

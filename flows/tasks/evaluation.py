@@ -32,14 +32,8 @@ from gaitforge.flows.intervals import (
     mean_interval,
     success_interval,
 )
-from gaitforge.flows.records.records import (
-    PLAN,
-    digest,
-    provenance,
-    read_record,
-    to_tree,
-    write_record,
-)
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gaitforge import datasets
 from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.formats import importer_class
-from gaitforge.datasets.schema import ROOT_FILE, check_outside_stores
+from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
 from gaitforge.flows.records.part_records import copy_records, mixed_versions
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.tasks.registry import TRAINERS, ExpertTrainer
+from gaitforge.flows.tasks.expert_trainers import TRAINERS, ExpertTrainer
 from gaitforge.pipeline.cli.parsing.options import (
     EXPERT,
     JSON,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.common.interrupts import STOPPED, stop_signals
-from gaitforge.flows.records.records import check_value, to_tree
+from gaitforge.flows.records.plans import check_value
+from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.pipeline.cli.parsing.options import JSON, TRUST, option
 from gaitforge.pipeline.cli.parsing.parser import actions, command

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.common.errors import amount
-from gaitforge.datasets.schema import ROOT_FILE, check_outside_stores
+from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
     CELLS,

@@ -151,8 +151,9 @@ _CHOSEN: tuple[Options, ...] = (
 def run_command(arguments: argparse.Namespace) -> CommandWork:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
     from gaitforge.flows.experiments.claim import claimed
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
     from gaitforge.flows.experiments.plan import Experiment
-    from gaitforge.flows.experiments.staged_plan import PLAN_KINDS, plan_class
+    from gaitforge.flows.experiments.staged_plan import plan_class
     from gaitforge.pipeline.presets.experiments import PRESETS, preset
 
     if arguments.list_presets:
@@ -337,7 +338,7 @@ def _work(
 
 def _staged_work(arguments: argparse.Namespace, plan: "StagedPlan", out: Path) -> CommandWork:
     """A plan of another kind than `Experiment`, with the values of the command line."""
-    from gaitforge.flows.experiments.staged_plan import PLAN_KINDS
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
     from gaitforge.pipeline.presets.experiments import PRESETS
 
     if arguments.stores and arguments.what not in PRESETS:
@@ -407,7 +408,7 @@ def _summary_result(out: Path) -> Result:
 @command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), TRUST)
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
-    from gaitforge.flows.experiments.staged_plan import PLAN_KINDS
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
     from gaitforge.pipeline.report.report import write_report
 
     kind = staged_kind(arguments.folder)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from gaitforge.common.errors import amount
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.records import plan_from_tree, read_plan, read_record, to_tree
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_plan, read_record, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.status import training_status
 from gaitforge.learners.models.registry import describe_models, preset

@@ -18,7 +18,8 @@ from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.analysis.card_content import card_record
 from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
 from gaitforge.datasets.formats.protocol import README, fenced, front_matter, plain
-from gaitforge.datasets.schema import Schema, check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.episode_values import actions_in_words
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.flows.progress import Reporter, Silent

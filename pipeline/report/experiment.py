@@ -11,7 +11,8 @@ from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
-from gaitforge.flows.experiments.staged_plan import PLAN_KINDS, plan_class
+from gaitforge.flows.experiments.kinds import PLAN_KINDS
+from gaitforge.flows.experiments.staged_plan import plan_class
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
 from gaitforge.flows.stages.stage import Stage

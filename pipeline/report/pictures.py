@@ -29,7 +29,8 @@ from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.common.errors import amount
 from gaitforge.common.files import join_inside, write_bytes_durably
 from gaitforge.common.machine import default_threads
-from gaitforge.flows.records.records import digest, plan_from_tree, read_record, write_record
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.tasks.evaluation import PolicySource, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.picture_files import (

@@ -1,7 +1,7 @@
 """What this plug-in brings, by the names of its entry points; loads none of its work."""
 
 from gaitforge.datasets.formats import FormatEntry
-from gaitforge.flows.tasks.registry import ExpertTrainer
+from gaitforge.flows.tasks.expert_trainers import ExpertTrainer
 from gaitforge.pipeline.cli.parsing.entries import CommandEntry
 
 _HERE = "gaitforge.plugins.gym"

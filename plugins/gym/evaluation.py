@@ -18,7 +18,8 @@ from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.formats.d4rl_tasks import normalised_return
 from gaitforge.flows.records.part_records import plan_records
-from gaitforge.flows.records.records import PLAN, read_record
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import (
     EXPERT,
     ONNX,

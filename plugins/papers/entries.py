@@ -1,7 +1,7 @@
 """What this plug-in brings, by the names of its entry points; loads none of its work."""
 
 from gaitforge.datasets.formats import FormatEntry
-from gaitforge.flows.experiments.staged_plan import PlanKind
+from gaitforge.flows.experiments.kinds import PlanKind
 from gaitforge.pipeline.presets.preset import Preset
 
 _HERE = "gaitforge.plugins.papers"

@@ -17,7 +17,8 @@ from gaitforge.flows.experiments.plan import Published, Settings, file_name, num
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.experiments.summary import grouped_by, needed
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import digest, plan_from_tree, to_tree, write_record
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, to_tree, write_record
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.learners.training.train import torch_threads

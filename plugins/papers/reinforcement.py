@@ -19,13 +19,15 @@ from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.experiments.summary import needed
 from gaitforge.flows.intervals import mean, mean_and_std, ratio, stratified_interval
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import digest, plan_from_tree, to_tree
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.evaluation import EvaluationPlan, run_source
+from gaitforge.flows.tasks.expert_trainers import ExpertTrainer, network_trainer
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.registry import ExpertTrainer, evaluation_class, network_trainer
+from gaitforge.flows.tasks.registry import evaluation_class
 from gaitforge.learners.models.registry import preset
 
 _FREE = ("device", "threads")

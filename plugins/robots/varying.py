@@ -24,7 +24,7 @@ from gaitforge.collectors.robots.robot import (
     load_robot,
 )
 from gaitforge.common.files import new_folder
-from gaitforge.datasets.schema import check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.plugins.robots.writing import set_inertial, write_card
 
 MAX_ATTEMPTS = 100

@@ -29,7 +29,7 @@ from gaitforge.datasets import Field, Schema, Selection, open_store
 from gaitforge.datasets.catalog.catalog import required_columns
 from gaitforge.datasets.catalog.edit_log import added_field, edited
 from gaitforge.datasets.edits.operations import REWARD, add_field, check_new_field
-from gaitforge.datasets.schema import OVERLAYS
+from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.integrity import overlay_folders
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest

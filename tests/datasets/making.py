@@ -11,7 +11,7 @@ import pyarrow as pa
 from gaitforge.datasets import Field, PartRecord, Schema, Store
 from gaitforge.datasets.catalog.catalog import Manifest
 from gaitforge.datasets.catalog.episodes import episode_table
-from gaitforge.datasets.schema import MERGED_PREFIX
+from gaitforge.datasets.layout import MERGED_PREFIX
 from gaitforge.datasets.storage.parts import check_arrays
 from gaitforge.datasets.storage.store import commit_part
 

@@ -18,7 +18,8 @@ from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.trust import trusting
 from gaitforge.flows.intervals import combined_interval, mean_interval, success_interval
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import record_from_tree, to_tree
+from gaitforge.flows.records.plans import record_from_tree
+from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy, is_evaluated
 from gaitforge.flows.tasks.evaluation import (
     CLASS,

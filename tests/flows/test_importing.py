@@ -8,7 +8,8 @@ import pytest
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import plan_from_tree, read_plan
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_plan
 from gaitforge.flows.stages.transfer import ImportPlan, run_import
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.flows.experiments.experiment_stages import Claim
-from gaitforge.flows.records.records import plan_from_tree, read_record, to_tree
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.settings import override
 from gaitforge.flows.stages.dataset_plan import read_dataset_plan
 from gaitforge.flows.stages.train import TrainPlan

@@ -19,7 +19,8 @@ from gaitforge.collectors.rendering.rendering import RenderingError
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import PartCollected, read_active, records_folder
-from gaitforge.flows.records.records import plan_from_tree, to_tree, write_record
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.prefect_stages import (

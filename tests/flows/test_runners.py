@@ -14,7 +14,8 @@ from gaitforge.flows.records.part_records import (
     read_active,
     records_folder,
 )
-from gaitforge.flows.records.records import plan_from_tree, to_tree
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.retrying import Retry
 from gaitforge.flows.stages.collect import collect, collect_part, prepare
 from gaitforge.flows.tasks.legged import LeggedPlan

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import plan_from_tree, to_tree, write_record
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.slurm.commands import job_environment, submit_command
 from gaitforge.flows.runners.slurm.jobs import (
     Job,

@@ -29,7 +29,7 @@ from gaitforge.common.trust import (
 )
 from gaitforge.datasets import DatasetError
 from gaitforge.datasets.catalog.catalog import Manifest, json_sha256
-from gaitforge.datasets.schema import CATALOG, ROOT_FILE
+from gaitforge.datasets.layout import CATALOG, ROOT_FILE
 from gaitforge.datasets.storage.records import ATTRIBUTE, DIGEST, read_root
 from gaitforge.flows.runners.slurm.jobs import read_job, work_sha256
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script

@@ -31,7 +31,8 @@ from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
 from gaitforge.datasets.formats import exporter_class, importer_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Exporter, Report, no_progress
 from gaitforge.datasets.formats.sources import Span, blocks, field_bytes
-from gaitforge.datasets.schema import Field, check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
+from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.episode_values import (
     FINAL_OBS,
     actions_in_words,

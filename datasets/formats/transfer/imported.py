@@ -23,7 +23,7 @@ from gaitforge.common.files import create_durably, fsync_path
 from gaitforge.datasets.dataset import open_store
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
-from gaitforge.datasets.schema import IMPORTS
+from gaitforge.datasets.layout import IMPORTS
 from gaitforge.datasets.selection.selection import EpisodeSelection, load_selection
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 

@@ -54,7 +54,7 @@ from gaitforge.datasets.formats.sources import (
     refuse,
 )
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
-from gaitforge.datasets.schema import CATALOG, PARTS, ROOT_FILE
+from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 from gaitforge.datasets.storage.s3.object_store import push_store

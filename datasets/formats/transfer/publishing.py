@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from gaitforge.common.errors import DatasetError, missing_package
 from gaitforge.common.files import sha256_file
-from gaitforge.datasets.schema import ABOUT, CATALOG, EDITS, FOLDERS, TAGS
+from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, FOLDERS, TAGS
 
 _ADDRESS = re.compile(r"hf://(?:datasets/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)/?")
 _KIND = "dataset"

@@ -30,16 +30,8 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, disk_failures
 from gaitforge.common.files import join_inside, temporary_file, visible
 from gaitforge.datasets.catalog.catalog import Catalog, PartRecord
-from gaitforge.datasets.schema import (
-    ABOUT,
-    CATALOG,
-    EDITS,
-    OVERLAYS,
-    PARTS,
-    ROOT_FILE,
-    TAGS,
-    Schema,
-)
+from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.integrity import field_folders, store_files, used_stems
 from gaitforge.datasets.storage.parts import ArrayReader
 from gaitforge.datasets.storage.records import (

@@ -26,7 +26,8 @@ from typing import Any
 from gaitforge.common.locks import file_system_time
 from gaitforge.datasets.catalog.catalog import json_sha256
 from gaitforge.flows.records.part_records import records_folder
-from gaitforge.flows.records.records import read_fields, read_record, to_tree, write_record
+from gaitforge.flows.records.plans import read_fields
+from gaitforge.flows.records.records import read_record, to_tree, write_record
 from gaitforge.flows.runners.slurm.commands import (
     QueueEntry,
     cancel,

@@ -19,7 +19,8 @@ from gaitforge.datasets import create_store
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, check_versions, store_address
-from gaitforge.flows.records.records import check_value, provenance, to_tree, write_record
+from gaitforge.flows.records.plans import check_value
+from gaitforge.flows.records.records import provenance, to_tree, write_record
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import (
     Limits,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gaitforge.common.history import read_history
-from gaitforge.flows.tasks.registry import network_trainer
+from gaitforge.flows.tasks.expert_trainers import network_trainer
 from gaitforge.learners.actor_critic import RegistryNetworks
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.plugins.gym.environments.batch import TaskBatch

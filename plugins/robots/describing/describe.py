@@ -26,7 +26,7 @@ from gaitforge.collectors.robots.robot import (
 )
 from gaitforge.collectors.rotations import wrapped
 from gaitforge.common.files import new_folder
-from gaitforge.datasets.schema import check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.plugins.robots.describing.anatomy import Anatomy, find_anatomy
 from gaitforge.plugins.robots.describing.body import (
     Shape,

@@ -25,7 +25,7 @@ from gaitforge.common.errors import failures
 from gaitforge.common.extensions import load_onnx
 from gaitforge.common.files import new_folder
 from gaitforge.common.limits import check_archive
-from gaitforge.datasets.schema import check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.plugins.robots.entries import EXPERT_FORMAT
 from gaitforge.plugins.robots.imported_experts.networks import (
     Network,

@@ -19,7 +19,7 @@ from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.common.interrupts import Interrupted
 from gaitforge.common.trust import trusting
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.schema import OVERLAYS
+from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Field, Schema, Store, create_store, open_store
 from gaitforge.datasets.edits.operations import add_field
-from gaitforge.datasets.schema import OVERLAYS
+from gaitforge.datasets.layout import OVERLAYS
 from tests.datasets.making import TWO_PARTS, part_input, small_store, write_small_part
 
 PARTS = [(5, 1, 9), (30, 14), (6, 6, 6)]

@@ -11,7 +11,7 @@ import yaml
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.formats.protocol import front_matter, plain, readme
 from gaitforge.datasets.formats.transfer.exporting import export_selection
-from gaitforge.datasets.schema import ABOUT
+from gaitforge.datasets.layout import ABOUT
 from gaitforge.datasets.storage.about import About
 from tests.datasets.making import small_store
 

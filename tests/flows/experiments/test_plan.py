@@ -18,7 +18,8 @@ from gaitforge.flows.experiments.claim import Claim, claim, claimed
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment, asked_score
 from gaitforge.flows.experiments.runs import LearnerRun
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import plan_from_tree, to_tree
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class, network_trainer
+from gaitforge.flows.tasks.expert_trainers import network_trainer
+from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
