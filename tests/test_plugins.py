@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,17 +27,20 @@ def entry_points(plugin: str) -> dict[str, list[str]]:
     }
 
 
-def without(plugin: str, copy: Path) -> Path:
-    """A copy of the product without a plug-in, as its removal leaves it."""
+def without(plugins: Sequence[str], copy: Path) -> Path:
+    """A copy of the product without some plug-ins, as their removal leaves it."""
     folders = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
     for name in folders:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "gaitforge", copy / "gaitforge", symlinks=True)
-    shutil.rmtree(copy / "plugins" / plugin)
+    for plugin in plugins:
+        shutil.rmtree(copy / "plugins" / plugin)
     for name in ("README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     text = (ROOT / "pyproject.toml").read_text()
-    kept = [line for line in text.splitlines() if f'"gaitforge.plugins.{plugin}.' not in line]
+    removed = [f'"gaitforge.plugins.{plugin}.' for plugin in plugins]
+    lines = text.splitlines()
+    kept = [line for line in lines if not any(name in line for name in removed)]
     (copy / "pyproject.toml").write_text("\n".join(kept) + "\n")
     python(copy, "-c", METADATA)
     return copy
@@ -59,38 +63,49 @@ def test_every_folder_is_a_plug_in_with_what_one_needs() -> None:
         assert any(entry_points(plugin).values()), plugin
 
 
+def gaitforge(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of a copy, which ends without a traceback."""
+    done = python(copy, "-m", "gaitforge", *words)
+    assert str(copy) not in done.stderr, done.stderr
+    return done
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plugin", PLUGINS)
-def test_the_product_works_without_it(plugin: str, tmp_path: Path) -> None:
-    copy = without(plugin, tmp_path / "copy")
+def test_what_a_plug_in_brings_goes_with_it_and_the_rest_stays(plugin: str, tmp_path: Path) -> None:
+    copy = without([plugin], tmp_path / "copy")
     brings = entry_points(plugin)
-
-    def gaitforge(*words: str) -> subprocess.CompletedProcess[str]:
-        done = python(copy, "-m", "gaitforge", *words)
-        assert str(copy) not in done.stderr, done.stderr  # a traceback
-        return done
-
-    helped = gaitforge("--help")
+    helped = gaitforge(copy, "--help")
     assert helped.returncode == 0, helped.stderr
     for name in brings.get("commands", []):
         assert not re.search(rf"^    {name} ", helped.stdout, re.M)
-        refused = gaitforge(*name.strip('"').split("."))  # a command, or an action of one
+        refused = gaitforge(copy, *name.strip('"').split("."))  # a command, or an action of one
         assert (refused.returncode, "invalid choice" in refused.stderr) == (2, True)
-    formats = json.loads(gaitforge("formats", "--json").stdout)
+    formats = json.loads(gaitforge(copy, "formats", "--json").stdout)
     left = {entry["format"] for entry in formats}
     assert left, "formats of others are there"
     assert not left & set(brings.get("formats", []))
-    presets = {row["preset"] for row in json.loads(gaitforge("run", "--list", "--json").stdout)}
+    listed = json.loads(gaitforge(copy, "run", "--list", "--json").stdout)
+    presets = {row["preset"] for row in listed}
     assert {"demo", "compare"} <= presets
     assert not presets & set(brings.get("presets", []))
     for name in brings.get("tasks", []):
-        refused = gaitforge("collect", "s.zarr", "--task", name)
+        refused = gaitforge(copy, "collect", "s.zarr", "--task", name)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert f"unknown task '{name}'" in refused.stderr
-    collected = gaitforge(
-        "collect", "s.zarr", "--set", "grid.parts=1", "--set", "grid.episodes_per_part=2",
-        "--threads", "1",
-    )  # fmt: skip
-    assert collected.returncode == 0, collected.stderr
-    trained = gaitforge("train", "s.zarr", "--model", "mlp", "--steps", "2", "--out", "run")
-    assert trained.returncode == 0, trained.stderr
+
+
+@pytest.mark.slow
+def test_the_core_alone_collects_trains_evaluates_and_exports(tmp_path: Path) -> None:
+    copy = without(PLUGINS, tmp_path / "copy")
+    assert json.loads(gaitforge(copy, "formats", "--json").stdout) == []
+    cell = ["--terrain", "flat", "--skill", "stand", "--level", "2"]
+    for words in (
+        ["collect", "s.zarr", *cell, "--set", "grid.parts=1", "--set", "grid.episodes_per_part=2"],
+        ["train", "s.zarr", "--model", "mlp", "--steps", "2", "--out", "run"],
+        ["evaluate", "run", *cell, "--episodes", "1"],
+        ["export", "run", "exported"],
+        ["verify", "s.zarr", "--replay", "1"],
+    ):
+        done = gaitforge(copy, *words)
+        assert done.returncode == 0, done.stderr

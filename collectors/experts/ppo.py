@@ -44,8 +44,7 @@ from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from gaitforge.collectors.legged.rewards import track_linear_velocity
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import C
-from gaitforge.collectors.robots.kinematics import GaitReference
+from gaitforge.collectors.robots.kinematics import C, GaitReference
 from gaitforge.collectors.robots.robot import (
     DEFAULT_ROBOT,
     N_JOINTS,

@@ -16,7 +16,7 @@ from gaitforge.collectors.legged.observations import (
 )
 from gaitforge.collectors.legged.rollout import STATE_DIM, EpisodeResult
 from gaitforge.collectors.part_arrays import joined_arrays
-from gaitforge.collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
+from gaitforge.collectors.robots.kinematics import COMMAND_NAMES, COMMAND_UNITS
 from gaitforge.collectors.robots.robot import (
     BODY_DIM,
     BODY_SLICES,

@@ -23,8 +23,7 @@ from gaitforge.collectors.legged.rewards import (
 from gaitforge.collectors.physics import make_backend
 from gaitforge.collectors.physics.interface import RobotStart
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
-from gaitforge.collectors.robots.kinematics import RobotBatch, leg_phases
+from gaitforge.collectors.robots.kinematics import N_COMMANDS, C, RobotBatch, leg_phases, ramped
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.rotations import cosine, from_yaw, lengths, sine, yaw_of
 from gaitforge.collectors.scenarios.quantities import MAX_DELAY_STEPS

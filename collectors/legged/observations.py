@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gaitforge.collectors.robots.commands import N_COMMANDS
+from gaitforge.collectors.robots.kinematics import N_COMMANDS
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.rotations import cosine, sine
 from gaitforge.collectors.scenarios.randomisation import N_STANDARD

@@ -20,8 +20,7 @@ import numpy as np
 
 from gaitforge.collectors.legged.observations import N_SCAN, SCAN_POINTS
 from gaitforge.collectors.physics.interface import PhysicsState
-from gaitforge.collectors.robots.commands import C
-from gaitforge.collectors.robots.kinematics import RobotBatch
+from gaitforge.collectors.robots.kinematics import C, RobotBatch
 from gaitforge.collectors.rotations import heading_angle, wrapped
 from gaitforge.collectors.scenarios.skills import N_SIGNALS, S
 from gaitforge.collectors.scenarios.terrains import TerrainBatch, cell_height

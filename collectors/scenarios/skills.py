@@ -19,7 +19,7 @@ from math import acos
 
 import numpy as np
 
-from gaitforge.collectors.robots.commands import NEUTRAL, C, Range, command_scale, length_scale
+from gaitforge.collectors.robots.kinematics import NEUTRAL, C, Range, command_scale, length_scale
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.terrains import (
     ALL_TERRAINS,

@@ -17,7 +17,7 @@ from math import cos, sin
 
 import numpy as np
 
-from gaitforge.collectors.robots.commands import C, Range, commanded_distance_m, length_scale
+from gaitforge.collectors.robots.kinematics import C, Range, commanded_distance_m, length_scale
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.common.kernels import compiled
 

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
+from gaitforge.common.extensions import git_revision
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.common.locks import again_if_stale, exclusive_lock
-from gaitforge.common.own_code import git_revision
 from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, record_from_tree

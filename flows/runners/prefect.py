@@ -44,9 +44,9 @@ from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.progress import Advance, Reporter, no_progress
 from gaitforge.flows.records.logs import redacted
 from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.retrying import is_passing
 from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts
 from gaitforge.flows.runners.slurm.jobs import cancel_job, read_job
+from gaitforge.flows.stages.collect import is_passing
 
 # Prefect's settings on this machine.
 ROOM_BYTES = 16 * 1024**2

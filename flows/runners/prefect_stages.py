@@ -40,7 +40,6 @@ from gaitforge.flows.records.part_records import (
     store_address,
 )
 from gaitforge.flows.records.records import held_lock
-from gaitforge.flows.retrying import Retry
 from gaitforge.flows.runners.artifacts import (
     NO_SERVER,
     TrainingTable,
@@ -62,6 +61,7 @@ from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.chain import live_jobs, submit_stages
 from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
 from gaitforge.flows.stages import collect as stage_collect
+from gaitforge.flows.stages.collect import Retry
 from gaitforge.flows.stages.stage import Stage, is_done, run_stage
 from gaitforge.flows.tasks.interface import CollectionPlan
 

@@ -4,11 +4,12 @@
 runners (`flows/runners`) give `collect_part` to their workers. Committed parts are skipped.
 
 `run_in_processes` shares work among processes of this machine, which do not wait for each other's
-interpreter lock.
+interpreter lock. Transient errors are tried again: a full or slow disk, a lost connection.
 """
 
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import threading
@@ -22,9 +23,10 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Annotated, Any
 
 from gaitforge.common.interrupts import Interrupted, stop_signals, stop_when
+from gaitforge.common.limits import Positive, Range, check_ranges
 from gaitforge.common.locks import file_system_time
 from gaitforge.datasets import DatasetError, Store, create_store, open_store
 from gaitforge.flows.progress import Advance, Reporter, no_progress
@@ -46,13 +48,51 @@ from gaitforge.flows.records.part_records import (
     write_plan_record,
 )
 from gaitforge.flows.records.records import digest, to_tree
-from gaitforge.flows.retrying import Retry
 from gaitforge.flows.tasks.interface import (
     CollectionPlan,
     Simulation,
     check_planned_ids,
     check_stored_ids,
 )
+
+_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""System errors that are not transient."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """At most `attempts`, with waits of `first_wait_s` x 1, 4, 16, … in between.
+
+    Each wait is drawn from 0.5 to 1.5 of its length, so that processes that met the same error do
+    not retry at the same moment.
+    """
+
+    attempts: Positive = 3
+    first_wait_s: Annotated[float, Range(0)] = 2.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def wait_s(self, attempt: int, error: Exception) -> float | None:
+        """Seconds until the next attempt, after number `attempt` (from 0) ended in an error.
+
+        None where there is none: it was the last one, or the error is not `is_passing`.
+        """
+        if attempt + 1 >= self.attempts or not is_passing(error):
+            return None
+        # Jitter needs no seed: nothing that is stored depends on it.
+        return self.first_wait_s * 4**attempt * random.uniform(0.5, 1.5)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error, or its cause, is a transient system error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return not isinstance(cause, _LASTING)
+        cause = cause.__cause__
+    return False
+
 
 # Work shared by processes of this machine.
 POLL_S = 0.5

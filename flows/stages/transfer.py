@@ -7,7 +7,7 @@ from typing import Any
 
 from gaitforge.collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RAD
 from gaitforge.collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
-from gaitforge.collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
+from gaitforge.collectors.robots.kinematics import COMMAND_NAMES, COMMAND_UNITS
 from gaitforge.collectors.robots.robot import SEVERAL, RobotCard, body_vector, load_robot
 from gaitforge.collectors.scenarios.skills import command_ranges
 from gaitforge.collectors.timing import CONTROL_DT_S, DECIMATION

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from gaitforge.common.errors import amount
-from gaitforge.common.own_code import git_revision
+from gaitforge.common.extensions import git_revision
 from gaitforge.datasets import Selection
 from gaitforge.learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
 from gaitforge.learners.models.registry import count_parameters

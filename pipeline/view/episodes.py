@@ -24,7 +24,7 @@ from gaitforge.collectors.legged.rewards import REWARDS, StepView
 from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.rendering.rendering import Scene, drawn_scene
-from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.kinematics import C
 from gaitforge.collectors.robots.robot import LEGS, RobotCard, load_robot
 from gaitforge.collectors.rotations import lengths, yaw_of
 from gaitforge.collectors.scenarios.randomisation import Written

@@ -28,7 +28,7 @@ from gaitforge.flows.records.part_records import (
     read_active,
     read_failures,
 )
-from gaitforge.flows.retrying import Retry, is_passing
+from gaitforge.flows.stages.collect import Retry, is_passing
 from tests.flows.processes import read_log
 
 

@@ -18,7 +18,7 @@ from gaitforge.collectors.legged.environment import MAX_ACTION
 from gaitforge.collectors.legged.episodes import draw_episode, driven_steps
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.kinematics import C
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.common.trust import VARIABLE
 from gaitforge.datasets import Store, open_store

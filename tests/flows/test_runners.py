@@ -16,8 +16,7 @@ from gaitforge.flows.records.part_records import (
 )
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.retrying import Retry
-from gaitforge.flows.stages.collect import collect, collect_part, prepare
+from gaitforge.flows.stages.collect import Retry, collect, collect_part, prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 from tests.flows.processes import read_log

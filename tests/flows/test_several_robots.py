@@ -14,7 +14,7 @@ from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.legged.observations import OBS_DIM
 from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import N_COMMANDS
+from gaitforge.collectors.robots.kinematics import N_COMMANDS
 from gaitforge.collectors.robots.robot import (
     BODY_DIM,
     DESCRIPTOR_NAMES,

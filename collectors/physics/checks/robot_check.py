@@ -8,8 +8,12 @@ import numpy as np
 from gaitforge.collectors.physics import make_backend
 from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
 from gaitforge.collectors.physics.mujoco.model import build_model, stiffness
-from gaitforge.collectors.robots.commands import C
-from gaitforge.collectors.robots.kinematics import GaitReference, LegKinematics, standing_height_m
+from gaitforge.collectors.robots.kinematics import (
+    C,
+    GaitReference,
+    LegKinematics,
+    standing_height_m,
+)
 from gaitforge.collectors.robots.robot import N_LEGS, RobotCard, RobotError
 from gaitforge.collectors.rotations import gravity_in_body
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, check_draws

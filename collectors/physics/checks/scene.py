@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
-from gaitforge.collectors.robots.commands import NEUTRAL, C
-from gaitforge.collectors.robots.kinematics import GaitReference, standing_height_m
+from gaitforge.collectors.robots.kinematics import NEUTRAL, C, GaitReference, standing_height_m
 from gaitforge.collectors.robots.robot import N_JOINTS, load_robot
 from gaitforge.collectors.rotations import from_yaw
 from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws

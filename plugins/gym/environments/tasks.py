@@ -28,9 +28,8 @@ import mujoco
 import numpy as np
 
 from gaitforge.common.errors import listed
-from gaitforge.common.extensions import load_gymnasium
+from gaitforge.common.extensions import load_gymnasium, module_version
 from gaitforge.common.files import sha256_file
-from gaitforge.common.own_code import module_version
 from gaitforge.common.trust import UntrustedCodeError, pieces
 from gaitforge.datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl_tasks import D4rlTask

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.policy import StoredObservation
-from gaitforge.common.own_code import code_hash, module_version
+from gaitforge.common.extensions import code_hash, module_version
 from gaitforge.common.trust import trusting
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim

@@ -12,8 +12,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import C
-from gaitforge.collectors.robots.kinematics import GaitReference
+from gaitforge.collectors.robots.kinematics import C, GaitReference
 from gaitforge.collectors.rotations import yaw_of
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS

@@ -13,7 +13,7 @@ import numpy as np
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import COMMAND_NAMES, C
+from gaitforge.collectors.robots.kinematics import COMMAND_NAMES, C
 from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.plugins.robots.imported_experts.networks import Arrays, Network, Normaliser

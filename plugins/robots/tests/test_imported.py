@@ -16,7 +16,7 @@ from gaitforge.collectors.experts.expert import average_experts, load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import N_COMMANDS
+from gaitforge.collectors.robots.kinematics import N_COMMANDS
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.terrains import make_tile, tile_heights
 from gaitforge.plugins.robots.imported_experts.checking import check_imported, terms_in

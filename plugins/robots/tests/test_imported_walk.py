@@ -10,7 +10,7 @@ import pytest
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.policy import Observation
-from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.kinematics import C
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.plugins.robots.imported_experts.checking import SPEED_MS, check_imported
 from gaitforge.plugins.robots.imported_experts.networks import Arrays

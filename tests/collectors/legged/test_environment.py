@@ -12,8 +12,7 @@ from gaitforge.collectors.legged.environment import MAX_ACTION, LeggedEnvironmen
 from gaitforge.collectors.legged.episodes import PUSH_STEPS, EpisodeSpec, draw_episode
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.rewards import REWARDS, total_reward
-from gaitforge.collectors.robots.commands import C, ramped
-from gaitforge.collectors.robots.kinematics import leg_phases
+from gaitforge.collectors.robots.kinematics import C, leg_phases, ramped
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.skills import SKILLS, S
 from gaitforge.collectors.scenarios.terrains import steer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gaitforge.collectors.legged.observations import SCAN_POINTS
 from gaitforge.collectors.legged.rewards import FOOTPRINT, Geometry, on_track
 from gaitforge.collectors.physics.interface import PhysicsState
-from gaitforge.collectors.robots.commands import N_COMMANDS, C
+from gaitforge.collectors.robots.kinematics import N_COMMANDS, C
 from gaitforge.collectors.rotations import gravity_in_body, rotate_inverse, wrapped, yaw_of
 from gaitforge.collectors.scenarios.terrains import (
     TerrainBatch,

@@ -27,7 +27,7 @@ from gaitforge.collectors.legged.rollout import (
 )
 from gaitforge.collectors.physics.interface import RobotStart
 from gaitforge.collectors.policy import Policy
-from gaitforge.collectors.robots.commands import COMMAND_NAMES
+from gaitforge.collectors.robots.kinematics import COMMAND_NAMES
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, N_STANDARD
 from gaitforge.collectors.scenarios.skills import SKILLS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.robots.commands import (
+from gaitforge.collectors.robots.kinematics import (
     ATTITUDE_RAMP_RADS,
     HEIGHT_RAMP_MS,
     N_COMMANDS,

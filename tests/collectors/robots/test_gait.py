@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.robots.commands import NEUTRAL, C, ramped
-from gaitforge.collectors.robots.kinematics import GaitReference
+from gaitforge.collectors.robots.kinematics import NEUTRAL, C, GaitReference, ramped
 from gaitforge.collectors.rotations import gravity_in_body
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.timing import CONTROL_DT_S

@@ -5,7 +5,7 @@ import pytest
 
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
-from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
+from gaitforge.collectors.robots.kinematics import N_COMMANDS, C, ramped
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.skills import SKILLS, command_ranges
 from gaitforge.collectors.scenarios.terrains import TERRAINS

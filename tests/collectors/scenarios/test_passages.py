@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.robots.commands import C, commanded_distance_m
+from gaitforge.collectors.robots.kinematics import C, commanded_distance_m
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.skills import MAX_CRAWL_M, SKILLS
 from gaitforge.collectors.scenarios.terrains import (

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.rewards import signals
-from gaitforge.collectors.robots.commands import NEUTRAL, C
+from gaitforge.collectors.robots.kinematics import NEUTRAL, C
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.skills import N_SIGNALS, SKILLS, S, Track
 from gaitforge.collectors.scenarios.terrains import Passage

@@ -16,7 +16,7 @@ from gaitforge.collectors.legged.rollout import (
     run_episodes,
 )
 from gaitforge.collectors.rendering.rendering import scene_of
-from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.kinematics import C
 from gaitforge.collectors.scenarios.skills import SKILLS, Skill
 from gaitforge.collectors.scenarios.terrains import TERRAINS, PassageRule, Terrain
 from gaitforge.flows.tasks.evaluation import Cell
