@@ -31,7 +31,7 @@ from gaitforge.common.files import (
     sha256_file,
     visible,
 )
-from gaitforge.datasets import schema
+from gaitforge.datasets import layout
 from gaitforge.datasets.catalog.catalog import Catalog, Manifest, PartRecord
 from gaitforge.datasets.catalog.catalog_files import CatalogIndex
 from gaitforge.datasets.catalog.edit_log import Edit, added_field, edited, read_edit
@@ -63,7 +63,7 @@ def field_folders(store: PartStore) -> list[str]:
 
 def overlay_folders(store: PartStore) -> list[str]:
     """As `field_folders`, with the folders of fields that are not committed yet."""
-    folders = {path.name for path in visible(store.path / schema.OVERLAYS) if path.is_dir()}
+    folders = {path.name for path in visible(store.path / layout.OVERLAYS) if path.is_dir()}
     return sorted(folders.union(field_folders(store)))
 
 
@@ -74,19 +74,19 @@ def used_stems(store: PartStore) -> list[str]:
 
 def _names(store: PartStore) -> Iterator[str]:
     stems = used_stems(store)
-    yield from (schema.ROOT_FILE, f"{schema.PARTS}/{schema.ROOT_FILE}")
+    yield from (layout.ROOT_FILE, f"{layout.PARTS}/{layout.ROOT_FILE}")
     for stem in stems:
         yield from (
-            f"{schema.PARTS}/{stem}/{name}" for name in sorted(store.files.manifest(stem).objects)
+            f"{layout.PARTS}/{stem}/{name}" for name in sorted(store.files.manifest(stem).objects)
         )
     for folder in field_folders(store):
-        yield from (f"{schema.OVERLAYS}/{folder}/{name}" for name in _names(store.overlay(folder)))
-    yield from (f"{schema.IMPORTS}/{name}" for name in files_under(store.path / schema.IMPORTS))
-    if (store.path / schema.ABOUT).is_file():
-        yield schema.ABOUT
-    yield from (f"{schema.CATALOG}/{stem}.parquet" for stem in stems)
-    yield from (f"{schema.EDITS}/{name}" for name in store.log.names())
-    yield from (f"{schema.TAGS}/{name}.json" for name in tag_names(store.path))
+        yield from (f"{layout.OVERLAYS}/{folder}/{name}" for name in _names(store.overlay(folder)))
+    yield from (f"{layout.IMPORTS}/{name}" for name in files_under(store.path / layout.IMPORTS))
+    if (store.path / layout.ABOUT).is_file():
+        yield layout.ABOUT
+    yield from (f"{layout.CATALOG}/{stem}.parquet" for stem in stems)
+    yield from (f"{layout.EDITS}/{name}" for name in store.log.names())
+    yield from (f"{layout.TAGS}/{name}.json" for name in tag_names(store.path))
 
 
 # Faults, and leftovers of killed writers.
@@ -139,13 +139,13 @@ def remove_leftovers(store: PartStore) -> list[str]:
         removed = [*_remove_replaced(store), *unfinished]
         for folder in overlay_folders(store):
             left = remove_leftovers(store.overlay(folder))
-            removed += [f"{schema.OVERLAYS}/{folder}/{name}" for name in left]
+            removed += [f"{layout.OVERLAYS}/{folder}/{name}" for name in left]
     return removed
 
 
 def _remove_uncommitted(store: PartStore) -> list[str]:
-    staging = store.path / schema.STAGING
-    parts = store.path / schema.PARTS
+    staging = store.path / layout.STAGING
+    parts = store.path / layout.PARTS
     staged = {path.name.removesuffix(".lock").removesuffix(".parquet") for path in visible(staging)}
     present = {path.name for path in visible(parts) if path.is_dir()}
     removed: list[str] = []
@@ -168,14 +168,14 @@ def _remove_hidden(store: PartStore) -> list[str]:
         left = filter(remove_leftover, paths)
         removed += [path.relative_to(store.path).as_posix() for path in left]
         if Path(folder) == store.path:
-            folders[:] = [*schema.FOLDERS, schema.STAGING, schema.CACHE]
+            folders[:] = [*layout.FOLDERS, layout.STAGING, layout.CACHE]
     return removed
 
 
 def _remove_replaced(store: PartStore) -> list[str]:
     """Remove the parts that intact merged parts replaced, the catalog file first."""
     stems = list(store.files.stamps())
-    merged = [stem for stem in stems if stem.startswith(schema.MERGED_PREFIX)]
+    merged = [stem for stem in stems if stem.startswith(layout.MERGED_PREFIX)]
     if not merged:
         return []
     used = set(used_stems(store))
@@ -191,8 +191,8 @@ def _remove_replaced(store: PartStore) -> list[str]:
         with store.part_lock(stem, wait=False) as held:
             if held:
                 removed += _remove(store.path, [store.files.path(stem)])
-                fsync_path(store.path / schema.CATALOG)
-                removed += _remove(store.path, [store.path / schema.PARTS / stem])
+                fsync_path(store.path / layout.CATALOG)
+                removed += _remove(store.path, [store.path / layout.PARTS / stem])
     return removed
 
 
@@ -209,12 +209,12 @@ def _remove(root: Path, paths: list[Path]) -> list[str]:
 def _root_faults(store: PartStore) -> Iterator[str]:
     try:
         if read_root(store.path, store.address).schema != store.schema:
-            yield f"{schema.ROOT_FILE}: the schema is not the one this store was opened with"
+            yield f"{layout.ROOT_FILE}: the schema is not the one this store was opened with"
     except DatasetError as error:
         yield str(error)
     for name, attributes in (
-        (schema.ROOT_FILE, [schema.ATTRIBUTE]),
-        (f"{schema.PARTS}/{schema.ROOT_FILE}", list[str]()),
+        (layout.ROOT_FILE, [layout.ATTRIBUTE]),
+        (f"{layout.PARTS}/{layout.ROOT_FILE}", list[str]()),
     ):
         try:
             tree = json.loads((store.path / name).read_bytes())
@@ -228,18 +228,18 @@ def _root_faults(store: PartStore) -> Iterator[str]:
 
 def _foreign_faults(store: PartStore) -> Iterator[str]:
     """Objects that are none of the store's: other programs' arrays, and files beside the parts."""
-    folders = {f"{name}/" for name in (*schema.FOLDERS, schema.PICTURES)}
-    known = {schema.ROOT_FILE, schema.ABOUT, *schema.PUBLISHED, *folders}
+    folders = {f"{name}/" for name in (*layout.FOLDERS, layout.PICTURES)}
+    known = {layout.ROOT_FILE, layout.ABOUT, *layout.PUBLISHED, *folders}
     foreign = [name for name in store.children() if name not in known]
-    suffixes = {schema.CATALOG: ".parquet", schema.TAGS: ".json"}
+    suffixes = {layout.CATALOG: ".parquet", layout.TAGS: ".json"}
     for folder, suffix in suffixes.items():
         names = store.children(folder)
         foreign += [f"{folder}/{name}" for name in names if not name.endswith(suffix)]
     # A writer that was killed before its commit leaves a part, or some of its arrays.
-    of_a_part = {schema.ROOT_FILE, *(f"{name}/" for name in store.schema.names())}
-    committed = {schema.ROOT_FILE, *(f"{stem}/" for stem in store.files.stamps())}
-    for name in store.children(schema.PARTS):
-        path = f"{schema.PARTS}/{name}"
+    of_a_part = {layout.ROOT_FILE, *(f"{name}/" for name in store.schema.names())}
+    committed = {layout.ROOT_FILE, *(f"{stem}/" for stem in store.files.stamps())}
+    for name in store.children(layout.PARTS):
+        path = f"{layout.PARTS}/{name}"
         if name in committed:
             continue
         if not name.endswith("/") or not of_a_part.issuperset(store.children(path.rstrip("/"))):
@@ -308,7 +308,7 @@ def _edit_faults(store: PartStore) -> Iterator[str]:
     names = store.log.names()
     for path in visible(store.log.folder):
         if path.name not in names:
-            yield f"{schema.EDITS}/{path.name} is not an edit"
+            yield f"{layout.EDITS}/{path.name} is not an edit"
     edits: list[Edit] = []
     for name in names:
         try:
@@ -330,19 +330,19 @@ def _overlay_faults(store: PartStore) -> Iterator[str]:
         folders = overlay_folders(store)
     except DatasetError:  # reported by _edit_faults
         fields = []
-        folders = [path.name for path in visible(store.path / schema.OVERLAYS)]
+        folders = [path.name for path in visible(store.path / layout.OVERLAYS)]
     for folder in folders:
         try:
             overlay = store.overlay(folder)
-            yield from (f"{schema.OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
+            yield from (f"{layout.OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
             manifests = overlay.collected().manifests
         except DatasetError as error:
-            yield f"{schema.OVERLAYS}/{folder}: {error}"
+            yield f"{layout.OVERLAYS}/{folder}: {error}"
             continue
         held = {(part_id, manifest.content_hash) for part_id, manifest in manifests.items()}
         added = {item for field in fields if field.folder == folder for item in field.parts.items()}
         for part_id, _ in sorted(added - held):
-            yield f"{schema.OVERLAYS}/{folder}: part {part_id} is not there as it was added"
+            yield f"{layout.OVERLAYS}/{folder}: part {part_id} is not there as it was added"
 
 
 def _tag_faults(store: PartStore, contents: dict[str, str]) -> Iterator[str]:
