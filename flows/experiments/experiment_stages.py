@@ -49,7 +49,7 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, write_record
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
-from gaitforge.flows.stages.stage import Stage, itself
+from gaitforge.flows.stages.stage import CollectionStage, RecordedStage, Stage, itself
 from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.evaluation import EXPERT, EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
@@ -208,7 +208,8 @@ class _Listing:
     def add(self, name: str, **options: Any) -> str:
         """Add a stage; by default it is done for the experiment as a whole. Returns its name."""
         key = options.pop("key", None) or digest(self.experiment)
-        self.stages.append(Stage(name, key, **options))
+        kind = CollectionStage if "collection" in options else RecordedStage
+        self.stages.append(kind(name, key, **options))
         return name
 
 

@@ -42,7 +42,7 @@ from gaitforge.flows.records.records import (
     to_tree,
     write_record,
 )
-from gaitforge.flows.stages.stage import Stage, seconds_in_all, stage_seconds
+from gaitforge.flows.stages.stage import RecordedStage, Stage, seconds_in_all, stage_seconds
 
 SUMMARY = "summary.json"
 WALL = "wall.json"
@@ -184,14 +184,14 @@ def with_page(
     page = out / "report.html"
     every = [
         *stages,
-        Stage(
+        RecordedStage(
             "compare",
             key,
             run=partial(_read, out, summarise),
             outputs=(out / SUMMARY,),
             after=names,
         ),
-        Stage("report", key, run=report, outputs=(page,), after=("compare",)),
+        RecordedStage("report", key, run=report, outputs=(page,), after=("compare",)),
     ]
     check_stages(every)
     return every

@@ -22,7 +22,7 @@ from gaitforge.flows.progress import Advance, Reporter, Silent, StageReporter
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
 from gaitforge.flows.stages.collect import collect_part, prepare
-from gaitforge.flows.stages.stage import Stage, at_work, is_done, ready_stages, run_stage
+from gaitforge.flows.stages.stage import CollectionStage, Stage, at_work, ready_stages, run_stage
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
@@ -276,10 +276,10 @@ def run_stages_on_dask(
     """
     out = out.absolute()
     result = None
-    left = [stage for stage in stages if not is_done(out, stage)]
+    left = [stage for stage in stages if not stage.is_done(out)]
     if not left:
         return None
-    most = None if any(stage.collection for stage in left) else len(left)
+    most = None if any(isinstance(stage, CollectionStage) for stage in left) else len(left)
     settings = settings or DaskSettings()
     with at_work(out, left), dask_client(settings, most) as client:
         while left:
@@ -303,11 +303,11 @@ def run_ready(
     """
     result = None
     for stage in ready.values():
-        if stage.collection is not None:
+        if isinstance(stage, CollectionStage):
             result = run_stage(
                 out, stage, reporter, partial(run_dask, settings=settings, client=client)
             )
-    names = [name for name, stage in ready.items() if stage.collection is None]
+    names = [name for name, stage in ready.items() if not isinstance(stage, CollectionStage)]
     if names:
         title = names[0] if len(names) == 1 else f"{len(names)} stages"
         with reporter.step(title, len(names), "stage") as advance:

@@ -62,7 +62,7 @@ from gaitforge.flows.runners.slurm.chain import live_jobs, submit_stages
 from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
 from gaitforge.flows.stages import collect as stage_collect
 from gaitforge.flows.stages.collect import Retry
-from gaitforge.flows.stages.stage import Stage, is_done, run_stage
+from gaitforge.flows.stages.stage import CollectionStage, CommandStage, Stage, run_stage
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
@@ -240,9 +240,9 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
     Returns:
         What the last stage returns, see `run_stage`.
     """
-    left = [stage for stage in stages if not stage.key or not is_done(out, stage)]
+    left = [stage for stage in stages if not stage.key or not stage.is_done(out)]
     result = None
-    most = None if any(stage.collection for stage in left) else 1
+    most = None if any(isinstance(stage, CollectionStage) for stage in left) else 1
     with dask_client(dask, most) if dask and left else nullcontext() as client:
         for stage in left:
             if len(stages) == 1:
@@ -254,7 +254,7 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
 
 
 def _do(out: Path, stage: Stage, client: Any) -> Any:
-    if stage.collection is not None:
+    if isinstance(stage, CollectionStage):
         return run_stage(out, stage, shown_progress(), partial(_collect_and_show, client))
     product = stage.place if stage.reads else None
     task = do_stage if product is None else making(do_stage, product, *stage.reads)
@@ -286,8 +286,8 @@ def run_by_jobs(
     Raises:
         ValueError: Slurm's reason to refuse, or a job did not succeed.
     """
-    left = [stage for stage in stages if not is_done(out, stage)]
-    stores = {stage.place for stage in left if stage.collection and stage.place}
+    left = [stage for stage in stages if not stage.is_done(out)]
+    stores = {stage.place for stage in left if isinstance(stage, CollectionStage)}
     with ExitStack() as alone:
         for store in stores:
             alone.enter_context(_collecting(store, shown_progress()))
@@ -301,7 +301,7 @@ def run_by_jobs(
     if not form.wait and jobs:
         ids = ", ".join(job.id for job in jobs)
         return f"by Slurm, job {ids}: run this again with the same values to see its end"
-    lost = [s.name for s in left if (s.key or s.collection) and not is_done(out, s)]
+    lost = [s.name for s in left if not isinstance(s, CommandStage) and not s.is_done(out)]
     if lost:
         raise ValueError(f"not done: {', '.join(lost)}; run this again to do the rest")
     for stage in left:

@@ -1,12 +1,10 @@
 """Work in stages, one after the other or side by side: a stage is skipped when its files say so.
 
-A stage that collects is done when no part of its plan is missing. One with a key leaves a record,
+There are three kinds: a collection, a stage of a plan, and a whole command's work. A stage with a
+key leaves a record,
 
     <out>/stages/<name>.json   the key of the plan that it was done for, start and seconds of
                                every run, the error of the last one
-
-and is done when the record names the present key and the stage's outputs exist. A stage without a
-key is a whole command's work, which knows by its own files what is left.
 
 `run_side_by_side` does stages in processes of this machine: those that wait for no other one run
 side by side.
@@ -15,9 +13,10 @@ side by side.
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,41 +42,27 @@ Collector = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None
 """Collects the missing ones of a plan's parts (None: all) into a store."""
 
 
-def no_work(reporter: Reporter) -> None:
-    """The work of a stage that only collects: none."""
-
-
-def never() -> bool:
-    """The `done` of work that is repeated whenever it is asked for."""
-    return False
-
-
 @dataclass(frozen=True)
-class Stage:
-    """A piece of work that may be a process of its own.
+class Stage(ABC):
+    """A piece of work that may be a process of its own, in one of the three kinds below.
 
     Attributes:
-        name: e.g. "train fcnet"; key: changes with the plan that it is done for, see above.
-        run: does what is left of it; outputs: the files that exist when it is done.
+        name: e.g. "train fcnet".
+        key: changes with the plan that it is done for; empty for work that leaves no record.
         after: the stages whose results it reads.
+        outputs: the files that exist when it is done.
         place: the store or training run that it makes; reads: stores and runs that it is made of.
-        collection: the plan, of a stage that collects into the store `place`; raises ValueError
-            while the policy that drives is missing. parts: the parts to collect; None for all.
-        done: whether a stage without a key is done.
         trains: whether the processes of torchrun can share it.
         page: what shows its result; device: "cuda" of a stage that wants a GPU.
     """
 
     name: str
     key: str = ""
-    run: Callable[[Reporter], object] = no_work
-    outputs: tuple[Path, ...] = ()
+    _: KW_ONLY
     after: tuple[str, ...] = ()
+    outputs: tuple[Path, ...] = ()
     place: Path | str | None = None
     reads: tuple[Path | str, ...] = ()
-    collection: Callable[[], CollectionPlan] | None = None
-    parts: tuple[str, ...] | None = None
-    done: Callable[[], bool] = never
     trains: bool = False
     page: Path | None = None
     device: str = "cpu"
@@ -87,10 +72,32 @@ class Stage:
         """The name for files and folders."""
         return self.name.replace(" ", "-")
 
-    def collected(self) -> bool:
-        """Whether it collects, and no part of its plan is missing."""
-        if self.collection is None or self.place is None:
-            return False
+    @abstractmethod
+    def is_done(self, out: Path) -> bool:
+        """Whether the files say that it is done; `out`: the folder of the stages."""
+
+    @abstractmethod
+    def work(self, reporter: Reporter, collector: Collector) -> object:
+        """Do what is left of it; returns the result, if it has one."""
+
+
+@dataclass(frozen=True)
+class CollectionStage(Stage):
+    """Collects into a store: done when no part of its plan is missing.
+
+    Attributes:
+        place: the store.
+        collection: the plan; raises ValueError while the policy that drives is missing.
+        parts: the parts to collect; None for all.
+    """
+
+    _: KW_ONLY
+    place: Path | str
+    collection: Callable[[], CollectionPlan]
+    parts: tuple[str, ...] | None = None
+
+    def is_done(self, out: Path) -> bool:
+        """See `Stage`; `out` has nothing to say."""
         if not is_bucket_url(self.place) and not Path(self.place, ROOT_FILE).exists():
             return False
         try:
@@ -99,28 +106,69 @@ class Stage:
         except ValueError:  # the policy that drives, or a bucket's store, is missing
             return False
 
+    def work(self, reporter: Reporter, collector: Collector) -> object:
+        """See `Stage`."""
+        return collector(self.collection(), self.place, reporter, self.parts)
+
+
+@dataclass(frozen=True)
+class RecordedStage(Stage):
+    """A stage of a plan: done when its record names the present key and its outputs exist.
+
+    Attributes:
+        run: the work.
+    """
+
+    _: KW_ONLY
+    run: Callable[[Reporter], object]
+
+    def is_done(self, out: Path) -> bool:
+        """See `Stage`; ValueError for a damaged record."""
+        state = _read_state(out, self)
+        return state.key == self.key and all(path.exists() for path in self.outputs)
+
+    def work(self, reporter: Reporter, collector: Collector) -> object:
+        """See `Stage`; nothing is collected."""
+        return self.run(reporter)
+
+
+@dataclass(frozen=True)
+class CommandStage(Stage):
+    """A whole command's work, which knows by files of its own what is left of it.
+
+    Attributes:
+        run: the work.
+        done: whether it is done; None for work that is repeated whenever it is asked for.
+    """
+
+    key: str = field(default="", init=False)
+    _: KW_ONLY
+    run: Callable[[Reporter], object]
+    done: Callable[[], bool] | None = None
+
+    def is_done(self, out: Path) -> bool:
+        """See `Stage`; `out` has nothing to say."""
+        return self.done is not None and self.done()
+
+    def work(self, reporter: Reporter, collector: Collector) -> object:
+        """See `Stage`; nothing is collected."""
+        return self.run(reporter)
+
 
 def collection_stage(
     name: str, plan: CollectionPlan, store: Path | str, parts: Sequence[str] | None = None
-) -> Stage:
+) -> CollectionStage:
     """The work of a command that collects: the missing ones of a plan's parts (None: all)."""
     names = None if parts is None else tuple(parts)
     collection = partial(itself, plan)
-    return Stage(name, place=store, collection=collection, parts=names, device=plan.processor)
+    return CollectionStage(
+        name, place=store, collection=collection, parts=names, device=plan.processor
+    )
 
 
 def itself(plan: CollectionPlan) -> CollectionPlan:
     """The plan; a stage's `collection` where the plan is known from the start."""
     return plan
-
-
-def is_done(out: Path, stage: Stage) -> bool:
-    """Whether the files say that a stage is done."""
-    if stage.collection is not None:
-        return stage.collected()
-    if not stage.key:
-        return stage.done()
-    return _read_state(out, stage).key == stage.key and all(path.exists() for path in stage.outputs)
 
 
 def ready_stages(left: Sequence[Stage]) -> list[Stage]:
@@ -148,13 +196,10 @@ def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector 
     Raises:
         ValueError: what the work raised; of a stage with a key, with its name.
     """
-    if stage.key and is_done(out, stage):
+    if stage.key and stage.is_done(out):
         return None
     with _recorded(out, stage) if stage.key else nullcontext():
-        if stage.collection is not None and stage.place is not None:
-            result = collector(stage.collection(), stage.place, reporter, stage.parts)
-        else:
-            result = stage.run(reporter)
+        result = stage.work(reporter, collector)
     if stage.page is not None and stage.page.is_file():
         reporter.say(f"look at {stage.page}")
     return None if stage.key else result
@@ -307,11 +352,11 @@ def run_side_by_side(
         ValueError: what a stage raises, with its name, or a process that ended early.
     """
     processes = processes or usable_cores()
-    left = [stage for stage in stages if not is_done(out, stage)]
+    left = [stage for stage in stages if not stage.is_done(out)]
     with at_work(out, left):
-        while left := [stage for stage in stages if not is_done(out, stage)]:
+        while left := [stage for stage in stages if not stage.is_done(out)]:
             count = min(processes, len(left))
-            if count > 1 and not any(stage.collection for stage in left):
+            if count > 1 and not any(isinstance(stage, CollectionStage) for stage in left):
                 work = partial(_share_work, out, stages, workers, gpu_share)
                 _in_processes(out, left, work, count, processes // count)
             else:
@@ -363,7 +408,7 @@ def _share_work(
 ) -> None:
     """Do stages of these names until none is left; each is done by the process that locks it."""
     group = [stage for stage in stages if stage.name in names]
-    while left := [stage for stage in group if not is_done(out, stage)]:
+    while left := [stage for stage in group if not stage.is_done(out)]:
         for stage in ready_stages(left):
             with _alone(out, stage, gpu_share) as alone:
                 if alone:

@@ -79,7 +79,7 @@ TRAINED = ("objective", "steps", "batch_size", "device")
 )
 def train_command(arguments: argparse.Namespace) -> CommandWork:
     """Train a model on a selection of a store, or resume a run."""
-    from gaitforge.flows.stages.stage import Stage
+    from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
     from gaitforge.learners.training.train import finished_result
 
@@ -105,7 +105,7 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
             record, title="trained", about=run, message=message, tables={"trained": [row]}
         )
 
-    stage = Stage(
+    stage = CommandStage(
         "train",
         run=partial(run_training, plan, store, arguments.out),
         place=run,
@@ -165,7 +165,7 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a policy in closed loop on held-out episodes of its task."""
     from gaitforge.collectors.robots.robot import load_robots
     from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy, is_evaluated
-    from gaitforge.flows.stages.stage import Stage
+    from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.tasks.evaluation import RUN
     from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
@@ -203,7 +203,7 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
         where = {"title": "evaluation", "about": folder, "view": out, "message": message}
         return Result(record, record["cells"], lines, **where)
 
-    stage = Stage(
+    stage = CommandStage(
         "evaluate",
         run=partial(evaluate_policy, source, plan, path=out),
         place=out.absolute() if out else None,
@@ -245,7 +245,7 @@ def _bodies_work(
     """Evaluate a policy on several robots: a row each, the means, and each family's."""
     from gaitforge.collectors.robots.robot import load_robots
     from gaitforge.flows.stages.expert_training import evaluate_bodies
-    from gaitforge.flows.stages.stage import Stage
+    from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.tasks.legged import LeggedPlan
 
     robots = load_robots(plan.robot)
@@ -267,7 +267,7 @@ def _bodies_work(
                 lines.append(f"{item}: {_row_means(mine, 'robot')}")
         return Result(rows, rows, (*lines, f"on {plan}"), title="evaluation", about=out)
 
-    return CommandWork(out or Path(), [Stage("evaluate", run=run)], result, words)
+    return CommandWork(out or Path(), [CommandStage("evaluate", run=run)], result, words)
 
 
 def _row_means(rows: Sequence[Mapping[str, Any]], unit: str) -> str:

@@ -102,9 +102,9 @@ def single(
     **more: Any,
 ) -> CommandWork:
     """Work of one stage, which the command line does; `more`: its other fields."""
-    from gaitforge.flows.stages.stage import Stage
+    from gaitforge.flows.stages.stage import CommandStage
 
-    return CommandWork(out, [Stage(name, run=run, **more)], result, arguments.words)
+    return CommandWork(out, [CommandStage(name, run=run, **more)], result, arguments.words)
 
 
 def work(
@@ -210,10 +210,8 @@ def _by_processes(
 
 def _say_stages(work: CommandWork, reporter: Reporter) -> None:
     """Say which stages of work on this machine are planned, and which are done."""
-    from gaitforge.flows.stages.stage import is_done
-
     stages = work.stages
-    done = [stage.name for stage in stages if is_done(work.out, stage)]
+    done = [stage.name for stage in stages if stage.is_done(work.out)]
     left = [stage.name for stage in stages if stage.name not in done]
     if left:
         about = f", about {_minutes(work.seconds, left)} min here" if work.seconds else ""
@@ -239,14 +237,13 @@ def _on_slurm(
         done and was followed.
     """
     from gaitforge.flows.runners.slurm.chain import cancel_stages, follow_stages, submit_stages
-    from gaitforge.flows.stages.stage import is_done
 
     out = work.out
     reporter = own_reporter()
     stages = work.stages if only is None else (only,)
     if arguments.cancel:
         new = cancel_stages(out, stages)
-    elif len(work.stages) == 1 and is_done(out, stages[0]):
+    elif len(work.stages) == 1 and stages[0].is_done(out):
         return None
     else:
         new = submit_stages(out, work.stages, work.words, settings, reporter, only)

@@ -114,7 +114,7 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
 )
 def _train_expert(arguments: argparse.Namespace) -> CommandWork:
     """Train an expert per snippet, a stage each."""
-    from gaitforge.flows.stages.stage import Stage
+    from gaitforge.flows.stages.stage import RecordedStage
     from gaitforge.plugins.mocapact.expert_training import card_file, train_humanoid_expert
     from gaitforge.plugins.mocapact.humanoid.experts.train_residual import ResidualTrainingConfig
 
@@ -136,11 +136,11 @@ def _train_expert(arguments: argparse.Namespace) -> CommandWork:
         return Result(rows, rows, title="experts", about=out)
 
     stages = [
-        Stage(
+        RecordedStage(
             f"train {snippet.name}",
             digest([config, snippet, sha256_file(reference)]),
-            partial(train_humanoid_expert, config, reference, snippet, out),
-            (card_file(out, snippet),),
+            run=partial(train_humanoid_expert, config, reference, snippet, out),
+            outputs=(card_file(out, snippet),),
         )
         for snippet in snippets
     ]

@@ -20,7 +20,7 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, to_tree, write_record
 from gaitforge.flows.settings import override, with_named
-from gaitforge.flows.stages.stage import Stage
+from gaitforge.flows.stages.stage import RecordedStage, Stage
 from gaitforge.learners.training.train import torch_threads
 from gaitforge.plugins.papers.measures.attention import Attention
 from gaitforge.plugins.papers.measures.control_steps import ControlStep
@@ -124,7 +124,7 @@ class MeasurementPlan(StagedPlan):
             path = _path(out, name, point)
             run = partial(_measure, self, name, point, path)
             after = (stages[-1].name,) if timed and stages else ()
-            stages.append(Stage(title, key, run=run, outputs=(path,), after=after))
+            stages.append(RecordedStage(title, key, run=run, outputs=(path,), after=after))
         return stages
 
     def summary(self, out: Path) -> dict[str, Any]:

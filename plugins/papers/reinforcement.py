@@ -23,7 +23,7 @@ from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.stages.stage import Stage
+from gaitforge.flows.stages.stage import RecordedStage, Stage
 from gaitforge.flows.tasks.evaluation import EvaluationPlan, run_source
 from gaitforge.flows.tasks.expert_trainers import ExpertTrainer, network_trainer
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
@@ -142,14 +142,19 @@ class ReinforcementPlan(StagedPlan):
             key = digest(to_tree(run.config))
             outputs = (policy / "checkpoint.json", run.folder(out) / HISTORY)
             stages.append(
-                Stage(train, key, run=partial(run.train, out), outputs=outputs,
+                RecordedStage(train, key, run=partial(run.train, out), outputs=outputs,
                       place=run.folder(out), device=run.config.processor)
             )  # fmt: skip
             evaluate = partial(_evaluate, run, policy, run.evaluated(out))
             stages.append(
-                Stage(f"evaluate {run.name}", digest([key, to_tree(run.evaluation)]), run=evaluate,
-                      outputs=(run.evaluated(out),), after=(train,))
-            )  # fmt: skip
+                RecordedStage(
+                    f"evaluate {run.name}",
+                    digest([key, to_tree(run.evaluation)]),
+                    run=evaluate,
+                    outputs=(run.evaluated(out),),
+                    after=(train,),
+                )
+            )
         return stages
 
     def summary(self, out: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.stages.stage import Stage
+from gaitforge.flows.stages.stage import RecordedStage, Stage
 from gaitforge.flows.tasks.evaluation import PolicySource, named_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 
@@ -142,7 +142,9 @@ class RobustnessPlan(StagedPlan):
                 paths = tuple(_path(out, source, quantity, value) for _, value, _ in chosen)
                 run = partial(_evaluate, source, [evaluation for *_, evaluation in chosen], paths)
                 key = digest([*keys, [to_tree(condition) for condition in chosen]])
-                stages.append(Stage(f"{source.name} {quantity}", key, run=run, outputs=paths))
+                stages.append(
+                    RecordedStage(f"{source.name} {quantity}", key, run=run, outputs=paths)
+                )
         return stages
 
     def summary(self, out: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter, Silent
-from gaitforge.flows.stages.stage import Stage, is_done, run_side_by_side
+from gaitforge.flows.stages.stage import RecordedStage, Stage, run_side_by_side
 from tests.datasets.programs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -48,14 +48,14 @@ def stages(
     device: str = "cpu",
     beside: Mapping[str, str] = {},
     **others: Callable[[Reporter], None],
-) -> list[Stage]:
+) -> Sequence[Stage]:
     return [
-        Stage(
+        RecordedStage(
             name,
             "key",
-            others.get(name, partial(work, out, name, beside.get(name, ""))),
-            () if name in others else (out / f"{name}.json",),
-            after,
+            run=others.get(name, partial(work, out, name, beside.get(name, ""))),
+            outputs=() if name in others else (out / f"{name}.json",),
+            after=after,
             device=device,
         )
         for name, after in GRAPH.items()
@@ -110,9 +110,9 @@ def test_a_stage_that_fails_ends_the_others_and_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         run_side_by_side(tmp_path, stages(tmp_path, b=broken), Silent(), Silent(), processes=2)
-    assert not is_done(tmp_path, stages(tmp_path)[-1])
+    assert not stages(tmp_path)[-1].is_done(tmp_path)
     run_side_by_side(tmp_path, stages(tmp_path), Silent(), Silent(), processes=2)
-    assert all(is_done(tmp_path, stage) for stage in stages(tmp_path))
+    assert all(stage.is_done(tmp_path) for stage in stages(tmp_path))
 
 
 def test_the_error_of_an_earlier_run_is_not_told_where_a_process_was_killed(tmp_path: Path) -> None:

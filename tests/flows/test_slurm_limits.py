@@ -14,7 +14,7 @@ from gaitforge.flows.runners.slurm.chain import REST, cancel_stages, live_jobs, 
 from gaitforge.flows.runners.slurm.commands import TooManyJobs
 from gaitforge.flows.runners.slurm.runner import run_slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.flows.stages.stage import Stage, collection_stage
+from gaitforge.flows.stages.stage import CommandStage, RecordedStage, Stage, collection_stage
 from tests.flows.making import COLLECT, GRID
 from tests.flows.test_slurm_answers import calls, slurm_commands
 
@@ -121,11 +121,17 @@ def stages(out: Path) -> list[Stage]:
     """A collection, seven trainings of it and a report of them."""
     store = collection_stage("collect", PLAN, out / "s.zarr")
     trainings = [
-        Stage(f"train {k}", "key", partial(print), (out / f"run-{k}",), after=("collect",))
+        RecordedStage(
+            f"train {k}", "key", run=partial(print), outputs=(out / f"run-{k}",), after=("collect",)
+        )
         for k in range(7)
     ]
     names = tuple(stage.name for stage in trainings)
-    return [store, *trainings, Stage("report", "key", partial(print), (out / "page",), after=names)]
+    return [
+        store,
+        *trainings,
+        RecordedStage("report", "key", run=partial(print), outputs=(out / "page",), after=names),
+    ]
 
 
 @pytest.mark.parametrize("limit", [2, 3, 5, 8, 9, 10, 30, 31])
@@ -173,9 +179,11 @@ def test_an_array_leaves_room_also_where_what_it_waited_for_is_done(
     slurm_commands: Commands, tmp_path: Path, limit: int
 ) -> None:
     folder = cluster(slurm_commands, limit)
-    done = Stage("fetch", done=lambda: True)
+    done = CommandStage("fetch", run=print, done=lambda: True)
     store = replace(collection_stage("collect", PLAN, tmp_path / "s.zarr"), after=("fetch",))
-    page = Stage("report", "key", partial(print), (tmp_path / "page",), after=("collect",))
+    page = RecordedStage(
+        "report", "key", run=partial(print), outputs=(tmp_path / "page",), after=("collect",)
+    )
     submit_stages(tmp_path, [done, store, page], ["run"], ONE)
     live = live_jobs(tmp_path, [done, store, page])
     assert [len(live[stage.name]) for stage in (done, store, page)] == [0, 1, 1]

@@ -16,7 +16,7 @@ from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import TooManyJobs, has_slurm, jobs_left, limits
 from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings
-from gaitforge.flows.stages.stage import Stage, is_done
+from gaitforge.flows.stages.stage import CollectionStage, CommandStage, Stage
 from gaitforge.flows.stages.status import TrainingStatus, has_begun, status
 
 POLL_S = 2.0
@@ -142,7 +142,7 @@ class _Submission:
     def _submit(self, room: int | None, all_new: list[jobs.Job | str]) -> None:
         ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
         live_by_stage = {} if self.settings.dry_run else live_jobs(self.out, self.stages)
-        left = [stage for stage in self.stages if not is_done(self.out, stage)]
+        left = [stage for stage in self.stages if not stage.is_done(self.out)]
         wanted = (
             left if self.only is None else [stage for stage in left if stage.name == self.only.name]
         )
@@ -163,7 +163,7 @@ class _Submission:
                 job_ids = sorted({number for group in ids.values() for number in group})
                 all_new.append(self._rest(waiting, job_ids))
                 return
-            if stage.collection is not None and not waits:
+            if isinstance(stage, CollectionStage) and not waits:
                 settings = replace(self.settings, max_tasks=array_tasks)
                 new = _array(stage, live, settings, self.reporter)
             elif live:
@@ -198,7 +198,9 @@ def _array_share(stages: Sequence[Stage], left: Sequence[Stage], room: int | Non
         left: the stages that are not done; one that waits for none of them can be an array.
     """
     names = {stage.name for stage in left}
-    arrays = sum(stage.collection is not None and names.isdisjoint(stage.after) for stage in stages)
+    arrays = sum(
+        isinstance(stage, CollectionStage) and names.isdisjoint(stage.after) for stage in stages
+    )
     if room is None or not arrays:
         return 0
     reserved = min(len(stages) - arrays, max(1, room // 2))
@@ -233,16 +235,14 @@ def _check_request(stages: Sequence[Stage], settings: SlurmSettings) -> None:
             "only a training with device=cuda, or a simulator on a GPU, uses GPUs: gpus 0"
         )
     arrays = settings.max_parallel or settings.parts_per_task
-    if arrays and not any(stage.collection for stage in stages):
+    if arrays and not any(isinstance(stage, CollectionStage) for stage in stages):
         raise ValueError("only a collection is an array: no --max-parallel or --parts-per-task")
 
 
 def _array(
-    stage: Stage, live: Sequence[jobs.Job], settings: SlurmSettings, reporter: Reporter
+    stage: CollectionStage, live: Sequence[jobs.Job], settings: SlurmSettings, reporter: Reporter
 ) -> list[jobs.Job | str]:
     """An array over the parts of a stage that no live job makes."""
-    assert stage.collection is not None
-    assert stage.place is not None
     if not all(job.is_array for job in live):
         return []  # one job makes all of them
     plan = stage.collection()
@@ -256,7 +256,7 @@ def _jobs_of(out: Path, stage: Stage) -> list[jobs.Job]:
     stage_jobs = [
         job for job in _jobs_in(out / "jobs") if job.kind == stage.name or stage.name in job.stages
     ]
-    if stage.collection is None or stage.place is None:
+    if not isinstance(stage, CollectionStage):
         return stage_jobs
     try:
         parts = set(stage.collection().part_ids())
@@ -295,10 +295,10 @@ def _stage_state(
 ) -> StageState:
     live = [job for job in stage_jobs if states[job.folder] in _LIVE]
     job = (live or stage_jobs or [None])[-1]
-    if is_done(out, stage):
+    if stage.is_done(out):
         return StageState(stage, "done", job)
     state = states[job.folder] if job else "missing"
-    if state == "done" and not stage.key and stage.collection is None:
+    if state == "done" and isinstance(stage, CommandStage):
         return StageState(stage, "done", job)  # no file says so
     if job and state == "lost" and not any(job.folder.glob("*.log")):
         state = "cancelled"  # a job before it failed, and Slurm has forgotten both

@@ -17,7 +17,7 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.stages.stage import Stage, is_done, run_stage
+from gaitforge.flows.stages.stage import Stage, run_stage
 from gaitforge.flows.tasks.evaluation import named_source
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.plugins.gym.environments.batch import TaskBatch
@@ -190,11 +190,11 @@ def test_an_experiments_scores_follow_the_code_and_key_of_the_class_that_gives_1
         np.save("w.npy", np.zeros(3, np.float32))
         first = keys()
         run_stage(out, stages()["evaluate expert"], Silent())
-        assert is_done(out, stages()["evaluate expert"])
+        assert stages()["evaluate expert"].is_done(out)
         assert keys() == first
         np.save("w.npy", np.ones(3, np.float32))
         other_weights = keys()
-        assert not is_done(out, stages()["evaluate expert"])
+        assert not stages()["evaluate expert"].is_done(out)
         (here / "scores.py").write_text(code + "\n")
         other_code = keys()
     for among in zip(untrusted, first, other_weights, other_code, strict=True):

@@ -15,12 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, relu
 
 from gaitforge.common.limits import AboveZero, Fraction, Positive, Range, Share, check_ranges
-from gaitforge.common.networks import (
-    Ensemble,
-    follow,
+from gaitforge.common.networks import Ensemble, follow, squashed_log_density
+from gaitforge.common.optimiser_state import (
     load_optimiser_tensors,
     optimiser_tensors,
-    squashed_log_density,
     tensors_below,
 )
 from gaitforge.plugins.gym.experts import LOG_STD_RANGE

@@ -15,7 +15,7 @@ from gaitforge.common.history import HISTORY
 from gaitforge.flows.experiments.plan import OPEN, Published
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, write_record
-from gaitforge.flows.stages.stage import find_stage, is_done, run_stages
+from gaitforge.flows.stages.stage import find_stage, run_stages
 from gaitforge.learners.models.registry import build_network, count_parameters, preset
 from gaitforge.learners.tokens import TokenLayout
 from gaitforge.pipeline.presets.experiments import preset as shipped
@@ -50,7 +50,7 @@ def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> Non
     PLAN.claim(tmp_path)
     run_stages(tmp_path, stages_in(tmp_path), Silent())
     stages = stages_in(tmp_path)
-    assert all(is_done(tmp_path, stage) for stage in stages)
+    assert all(stage.is_done(tmp_path) for stage in stages)
     summary: dict[str, Any] = read_record(tmp_path / "summary.json") or {}
     runs = {row["run"]: row for row in summary["runs"]}
     assert set(runs) == {run.name for run in PLAN.runs()}
@@ -71,7 +71,7 @@ def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> Non
     assert all(text in page for text in ("Paper, Figure 1", "flat ahead of mlp", OPEN))
 
     wider = replace(PLAN, seeds=(0, 1, 2))
-    left = [s.name for s in wider.stages(tmp_path) if not is_done(tmp_path, s)]
+    left = [s.name for s in wider.stages(tmp_path) if not s.is_done(tmp_path)]
     new = [f"{what} {run.name}" for run in wider.runs() if run.seed == 2
            for what in ("train", "evaluate")]  # fmt: skip
     assert left == [*new, "compare", "report"]

@@ -8,7 +8,7 @@ import pytest
 from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.stage import is_done, run_stages
+from gaitforge.flows.stages.stage import run_stages
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import stages_in
 from gaitforge.plugins.papers.robustness import RobustnessPlan
@@ -28,7 +28,7 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     plan.claim(tmp_path)
     stages = stages_in(tmp_path)
     run_stages(tmp_path, stages, Silent())
-    assert all(is_done(tmp_path, stage) for stage in stages)
+    assert all(stage.is_done(tmp_path) for stage in stages)
     summary = read_record(tmp_path / "summary.json") or {}
     assert len(summary["rows"]) == 2 * 4
     by = {(r["policy"], r["quantity"], r["value"]): r for r in summary["rows"]}

@@ -8,7 +8,7 @@ import pytest
 
 from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.experiments.staged_plan import StagedPlan
-from gaitforge.flows.stages.stage import Stage, at_work
+from gaitforge.flows.stages.stage import RecordedStage, at_work
 
 
 def put(plan: Claim | StagedPlan, out: Path) -> None:
@@ -36,10 +36,13 @@ def assert_grown(plan: Any, change: Callable[[Any], Any], out: Path) -> None:
     """A folder takes a plan that adds to its own, unless that one is at work."""
     put(plan, out)
     before = (out / "plan.json").read_bytes()
-    with at_work(out, [Stage("train", "key")]), pytest.raises(ValueError, match="stages of"):
+    with (
+        at_work(out, [RecordedStage("train", "key", run=print)]),
+        pytest.raises(ValueError, match="stages of"),
+    ):
         put(change(plan), out)
     assert (out / "plan.json").read_bytes() == before
-    with at_work(out, [Stage("train", "key")]):
+    with at_work(out, [RecordedStage("train", "key", run=print)]):
         put(plan, out)  # the plan that is at work may be asked for again
     put(change(plan), out)
     assert (out / "plan.json").read_bytes() != before

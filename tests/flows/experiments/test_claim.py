@@ -12,7 +12,6 @@ from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import write_record
-from gaitforge.flows.stages.stage import is_done
 from gaitforge.flows.stages.status import EXPERIMENT
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
@@ -160,7 +159,7 @@ def test_a_store_that_was_edited_since_is_no_reason_to_train_anew_or_said_in_one
     def edited() -> list[str]:
         """Names of the stages that would be done anew."""
         stages = [stage for stage in stages_of(claim, out) if stage.name != "report"]
-        return [stage.name for stage in stages if not is_done(out, stage)]
+        return [stage.name for stage in stages if not stage.is_done(out)]
 
     assert edited() == []
     store.select().annotate({"remark": "seen"})

@@ -13,7 +13,7 @@ from gaitforge.datasets import Schema
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment, check_stages, number_text
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
-from gaitforge.flows.stages.stage import Stage
+from gaitforge.flows.stages.stage import RecordedStage, Stage
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.flows import gym_stores
@@ -141,8 +141,9 @@ def test_a_task_that_a_store_names_is_a_folder_inside(
 
 
 def test_stages_that_share_a_file_are_refused() -> None:
-    one, other = Stage("a b", "1", outputs=(Path("x"),)), Stage("c", "2", outputs=(Path("x"),))
+    one = RecordedStage("a b", "1", run=print, outputs=(Path("x"),))
+    other = RecordedStage("c", "2", run=print, outputs=(Path("x"),))
     with pytest.raises(ValueError, match=r"file of stage 'a b' and a file of stage 'c' .* 'x'"):
         check_stages([one, other])
     with pytest.raises(ValueError, match=r"stage 'a b' and stage 'a-b' .* 'a-b'"):
-        check_stages([one, Stage("a-b", "2")])
+        check_stages([one, RecordedStage("a-b", "2", run=print)])

@@ -12,7 +12,7 @@ from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.stage import is_done, run_stages
+from gaitforge.flows.stages.stage import run_stages
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.report.experiment import stages_of
@@ -125,7 +125,7 @@ def test_a_finished_suite_does_nothing_and_a_lost_row_is_made_from_what_is_kept(
     done: Path, store: Path
 ) -> None:
     stages, before = stages_of(Claim("mine", PLAN, (str(store),)), done), record_in(done)
-    assert all(is_done(done, stage) for stage in stages)
+    assert all(stage.is_done(done) for stage in stages)
     (done / "runs" / "hopper-all-iql-seed-1.json").unlink()
     counting = Counting()
     run_stages(done, stages, counting)
@@ -151,7 +151,7 @@ def test_every_set_and_budget_is_timed_once_before_its_trainings(
 def test_more_seeds_keep_the_runs_there_are(done: Path, store: Path) -> None:
     plan = replace(PLAN, seeds=(0, 1, 2))
     more = stages_of(Claim("mine", plan, (str(store),)), done)
-    undone = [stage.name for stage in more if not is_done(done, stage)]
+    undone = [stage.name for stage in more if not stage.is_done(done)]
     assert len(undone) == 2 * len(PLAN.sets) * len(PLAN.learners) + 2
     assert all(name.endswith("seed-2") for name in undone[:-2])
 

@@ -72,7 +72,7 @@ class Slow(MujocoBackend):
     name = "slow"
 """
 TRAINER = """
-from gaitforge.flows.tasks.registry import ExpertTrainer
+from gaitforge.flows.tasks.expert_trainers import ExpertTrainer
 from gaitforge.pipeline.cli.work import Result, single
 
 TRAINER = ExpertTrainer(
@@ -124,11 +124,11 @@ COUNTED = """
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gaitforge.flows.experiments.staged_plan import PlanKind
+from gaitforge.flows.experiments.kinds import PlanKind
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.settings import override
-from gaitforge.flows.stages.stage import Stage
+from gaitforge.flows.stages.stage import RecordedStage
 from gaitforge.pipeline.presets.preset import Preset
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Plan(StagedPlan):
 
     def work(self, out):
         return [
-            Stage(f"count {n}", f"{n} {self.step}", run=partial(self.count, out, n),
+            RecordedStage(f"count {n}", f"{n} {self.step}", run=partial(self.count, out, n),
                   outputs=(out / f"{n}.json",))
             for n in self.seeds
         ]
