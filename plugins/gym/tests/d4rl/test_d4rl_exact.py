@@ -15,7 +15,7 @@ from gaitforge.datasets.formats.hdf5 import datasets_of
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.gym.d4rl import d4rl_layout
-from gaitforge.plugins.gym.tests.test_d4rl import rows, write
+from gaitforge.plugins.gym.tests.d4rl.test_d4rl import rows, write
 from tests.datasets.formats.format_stores import (
     Case,
     assert_equal,
