@@ -1,10 +1,7 @@
 """The documentation is true: its commands parse, its links lead somewhere, its Python runs."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -121,38 +118,3 @@ def test_the_largest_return_is_as_documented():
 def test_readme_and_architecture_are_short():
     assert len(README.read_text().splitlines()) <= 130
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
-
-
-RUN = """
-import re, sys
-from pathlib import Path
-from gaitforge.pipeline.cli.main import main
-
-settings = ("--set", "grid.parts=1", "--set", "grid.episodes_per_part=60", "--threads", "1")
-assert main(["collect", "data/legged.zarr", *settings]) == 0
-for page in sys.argv[2:]:
-    names = {"__name__": "page"}
-    for language, title, code in re.findall(sys.argv[1], Path(page).read_text(), re.M | re.S):
-        if title:
-            Path(Path(title).name).write_text(code)
-        elif language == "python":
-            exec(compile(code, page, "exec"), names)
-"""
-
-
-@pytest.mark.slow
-def test_python_of_the_readme_and_how_to_pages_runs(tmp_path):
-    """A block with a title is written to a file of that name, the others run in their order."""
-    how_to = ROOT / "docs" / "howto"
-    first = [README, ROOT / "docs" / "datasets.md", how_to / "own-policy.md"]
-    pages = [*first, *(page for page in sorted(how_to.glob("*.md")) if page not in first)]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, FENCED.pattern, *map(str, pages)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr

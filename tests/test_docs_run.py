@@ -1,6 +1,7 @@
-"""The shell blocks of docs/install.md and of the how-to pages run, in their order, in a folder.
+"""The shell and Python blocks of the how-to pages run, in their order, in a folder of the page.
 
-A comment line `# not tested: REASON` excepts the commands after it in its block.
+The Python of all pages runs in one folder, too. A comment line `# not tested: REASON` excepts the
+commands after it in its block.
 """
 
 import os
@@ -8,14 +9,14 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.test_docs import FENCED, ROOT
+from tests.command_server import command_server
+from tests.test_docs import FENCED, README, ROOT
 
 # tests/pipeline/cli/test_randomisation_page.py runs this one, and looks at what its commands make.
 _RUN_ELSEWHERE = ROOT / "docs" / "howto" / "randomisation.md"
@@ -35,7 +36,7 @@ class Block(NamedTuple):
     code: str
 
 
-def blocks(page: Path) -> Iterator[Block]:
+def blocks(page: Path) -> list[Block]:
     """A page's blocks up to the last shell block that runs.
 
     Shell is without what is excepted; Python blocks that follow each other are one.
@@ -49,7 +50,10 @@ def blocks(page: Path) -> Iterator[Block]:
             continue
         listed.append(Block(language, file, tested))
     shells = [k for k, block in enumerate(listed) if not block.language and block.code.strip()]
-    yield from listed[: shells[-1] + 1] if shells else ()
+    return listed[: shells[-1] + 1] if shells else []
+
+
+WITH_SHELL = [page for page in PAGES if blocks(page)]
 
 
 def test_every_exception_has_a_reason() -> None:
@@ -57,7 +61,9 @@ def test_every_exception_has_a_reason() -> None:
         shells = [code for language, _, code in FENCED.findall(page.read_text()) if not language]
         marks = [line for code in shells for line in code.splitlines() if "not tested" in line]
         assert all(re.fullmatch(r"# not tested: \w.{3,}", mark) for mark in marks), page
-    tested = [page.stem for page in PAGES if any(not b.language for b in blocks(page))]
+    tested = [
+        page.stem for page in PAGES if any(not b.language and b.code.strip() for b in blocks(page))
+    ]
     assert len(tested) >= 10, tested
 
 
@@ -75,17 +81,22 @@ def test_pip_can_do_what_the_page_on_installing_says() -> None:
 
 
 @pytest.fixture(scope="module")
-def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with command_server(tmp_path_factory.mktemp("server")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def small_store(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
-    done = _bash(f"gaitforge collect {STORE} {_SMALL}", folder)
-    assert done.returncode == 0, _told(done)
+    _bash(f"gaitforge collect {STORE} {_SMALL}", folder, programs)
     return folder / "data"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if list(blocks(p))], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", WITH_SHELL, ids=lambda p: p.stem)
 def test_the_commands_of_a_page_run_in_their_order(
-    page: Path, small_store: Path, tmp_path: Path
+    page: Path, small_store: Path, programs: Path, tmp_path: Path
 ) -> None:
     if STORE in page.read_text():
         shutil.copytree(small_store, tmp_path / "data")
@@ -94,23 +105,34 @@ def test_the_commands_of_a_page_run_in_their_order(
             (tmp_path / Path(block.file).name).write_text(block.code)
         elif block.language == "python":
             (tmp_path / "block.py").write_text(block.code)
-            done = _bash(f"{shlex.quote(sys.executable)} block.py", tmp_path)
-            assert done.returncode == 0, _told(done)
+            _bash("python block.py", tmp_path, programs)
         elif not block.language:
-            done = _bash(block.code, tmp_path)
-            assert done.returncode == 0, _told(done)
+            _bash(block.code, tmp_path, programs)
 
 
-def _told(done: subprocess.CompletedProcess[str]) -> str:
-    return f"{done.args[-1]}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+@pytest.mark.slow
+def test_python_of_all_pages_runs(small_store: Path, programs: Path, tmp_path: Path) -> None:
+    """In one folder, since pages use what those before them made; a page's blocks are a script."""
+    shutil.copytree(small_store, tmp_path / "data")
+    first = [README, ROOT / "docs" / "datasets.md", ROOT / "docs" / "howto" / "own-policy.md"]
+    for page in (*first, *(page for page in sorted(_HOWTO) if page not in first)):
+        script = ""
+        for language, file, code in FENCED.findall(page.read_text()):
+            if file:
+                (tmp_path / Path(file).name).write_text(code)
+            elif language == "python":
+                script += code
+        (tmp_path / "page.py").write_text(script)
+        _bash("python page.py", tmp_path, programs)
 
 
-def _bash(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _bash(code: str, folder: Path, programs: Path) -> None:
     """Run shell lines as a reader does, who has installed gaitforge and reads of PYTHONPATH."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), "."])
-    return subprocess.run(
+    done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
+    assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

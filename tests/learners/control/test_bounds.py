@@ -39,12 +39,22 @@ LAYOUTS = {
         signed_fields=("joint_vel", "sin_joint_pos", "last_action", BODY_SIGN),
     ),
 }
-CASES = [
-    (kind, name)
-    for kind in KINDS
-    for name, layout in LAYOUTS.items()
-    if layout.kind == "return" or kind not in RETURN_KINDS
-]
+WHOLE = ("fcnet", "bot")
+"""Kinds that are tried with every layout; of the others each has one, in turn."""
+
+
+def _cases() -> Iterator[tuple[str, str]]:
+    for number, kind in enumerate(KINDS):
+        allowed = [
+            name
+            for name, layout in LAYOUTS.items()
+            if layout.kind == "return" or kind not in RETURN_KINDS
+        ]
+        chosen = allowed if kind in WHOLE else [allowed[number % len(allowed)]]
+        yield from ((kind, name) for name in chosen)
+
+
+CASES = list(_cases())
 
 
 def bounded(kind: str, layout: TokenLayout) -> PolicyNetwork:
