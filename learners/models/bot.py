@@ -203,7 +203,7 @@ class BoTConfig:
 
     Attributes:
         history, history_kind, n_modes: the memory, see `memory`.
-        body: one of `bodies.BODY_NAMES`, or an MJCF or robot's folder, read once: the config
+        body: one of `bodies.body_names`, or an MJCF or robot's folder, read once: the config
             keeps its tree, see `bodies.robot_tree`.
         masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
             "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;

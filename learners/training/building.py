@@ -35,7 +35,7 @@ from gaitforge.learners.tokens import BODY, BODY_SIGN, TokenLayout
 from gaitforge.learners.training.batches import has_bodies, label_scale
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
-from gaitforge.learners.training.value_learner import ValueLearner
+from gaitforge.learners.training.update import ValueLosses
 
 # Causes of a non-finite loss or gradient.
 _NAMED_EPISODES = 4
@@ -222,7 +222,7 @@ def _normaliser(name: str, statistics: ChannelStatistics) -> Normaliser:
 
 def build_values(
     config: TrainConfig, policy: PolicyNetwork, selection: Selection
-) -> ValueLearner | None:
+) -> ValueLosses | None:
     """The new critics of a policy, with the seed's weights; None for imitation."""
     learner = value_class(config.objective)
     settings = config.value_settings()

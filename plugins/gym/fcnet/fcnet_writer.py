@@ -11,7 +11,7 @@ from gaitforge.datasets.formats.sources import blocks, check_fields
 from gaitforge.datasets.schema import Field, Schema
 from gaitforge.datasets.selection.episode_values import CLEAN
 from gaitforge.datasets.selection.selection import EpisodeSelection
-from gaitforge.plugins.papers.fcnet import fcnet_schema as layout
+from gaitforge.plugins.gym.fcnet import fcnet_schema as layout
 
 _EXACT = ("float16", "float32")
 _MAX_LENGTH = np.iinfo(np.int32).max
