@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
 from math import isfinite
@@ -176,3 +176,18 @@ class Schema:
             return cls(fields, **{name: tree[name] for name in names})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
+
+
+def joined_arrays(
+    episodes: Sequence[Any], schema: Schema, renamed: Mapping[str, str] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Fields {name: (T, ...)} of a part's steps and {name: (E, ...)} of its episodes.
+
+    Args:
+        episodes: objects whose attributes are the arrays; renamed: field -> name of its attribute.
+    """
+    steps = {}
+    for name in schema.names("step"):
+        attribute = (renamed or {}).get(name, name)
+        steps[name] = np.concatenate([getattr(episode, attribute) for episode in episodes])
+    return steps, {"final_obs": np.stack([episode.final_obs for episode in episodes])}

@@ -14,13 +14,16 @@ from gaitforge.learners.control.compiled_kernels import (
     gelu_polynomial,
     transformer_step,
 )
-from gaitforge.learners.models.base import BoundedNetwork
+from gaitforge.learners.models.base import (
+    BoundedNetwork,
+    HistoryNetwork,
+    SpectralMemory,
+    StackedMemory,
+)
 from gaitforge.learners.models.body_attention import AttentionMask, in_threads
 from gaitforge.learners.models.bot import BodyMLP, BoT, node_of_index
-from gaitforge.learners.models.fcnet import FCNet
-from gaitforge.learners.models.memory import HistoryNetwork, SpectralMemory, StackedMemory
+from gaitforge.learners.models.fcnet import FCNet, dft_angles
 from gaitforge.learners.models.mlp import HistoryMLP
-from gaitforge.learners.models.spectral import dft_angles
 from gaitforge.learners.models.transformer import (
     CausalNetwork,
     CausalTrunk,

@@ -34,20 +34,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.base import check_counts
+from gaitforge.learners.models.base import (
+    STACKED,
+    HistoryNetwork,
+    SpectralMemory,
+    StackedMemory,
+    check_counts,
+    check_memory,
+    make_memory,
+)
 from gaitforge.learners.models.bodies import QUADRUPED, EmbodimentGraph, body_view, known_body
 from gaitforge.learners.models.body_attention import (
     AttentionMask,
     dense_attention,
     masked_attention,
-)
-from gaitforge.learners.models.memory import (
-    STACKED,
-    HistoryNetwork,
-    SpectralMemory,
-    StackedMemory,
-    check_memory,
-    make_memory,
 )
 from gaitforge.learners.tokens import CONDITION, TokenLayout
 

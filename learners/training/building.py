@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from gaitforge.datasets import Selection
-from gaitforge.datasets.analysis.lazy_arrays import channel_names
-from gaitforge.datasets.analysis.statistics import ChannelStatistics
+from gaitforge.datasets.episode_values import executed_place
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.episode_values import executed_place
+from gaitforge.datasets.statistics import ChannelStatistics, channel_names
 from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.registry import build_network, preset

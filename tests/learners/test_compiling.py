@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 NAMES = ("inner_loop", "middle_loop", "outer_loop")
-INNER = (
-    "from gaitforge.learners.fast_kernels import compiled\n\n\n@compiled()\ndef inner_loop(x):\n"
-)
-CALLER = """from gaitforge.learners.fast_kernels import compiled
+INNER = "from gaitforge.common.kernels import compiled\n\n\n@compiled()\ndef inner_loop(x):\n"
+CALLER = """from gaitforge.common.kernels import compiled
 from {called} import {called}
 
 

@@ -22,7 +22,7 @@ from gaitforge.datasets.formats.protocol import (
 )
 from gaitforge.datasets.formats.sources import Block, blocks
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.plugins.exchange.lerobot import lerobot_schema
 from gaitforge.plugins.exchange.lerobot import lerobot_schema as layout
 from gaitforge.plugins.exchange.lerobot.lerobot_schema import NOTES, Stats, feature_of

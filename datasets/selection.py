@@ -26,10 +26,7 @@ from gaitforge.datasets.catalog.edit_log import changed_columns
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.rows import Records
 from gaitforge.datasets.catalog.summaries import grouped_outcomes, select_rows
-from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.layout import SHARD_STEPS, check_outside_stores
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.episode_values import (
+from gaitforge.datasets.episode_values import (
     ACTION,
     EXECUTED,
     FINAL_OBS,
@@ -39,6 +36,9 @@ from gaitforge.datasets.selection.episode_values import (
     chosen_place,
     executed_schema,
 )
+from gaitforge.datasets.hashing import hashed
+from gaitforge.datasets.layout import SHARD_STEPS, check_outside_stores
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import row_runs
 from gaitforge.datasets.storage.store import PartStore
 
@@ -216,7 +216,7 @@ class EpisodeSelection:
 
     def where(self, condition: str) -> Self:
         """The episodes for which a boolean SQL expression is true; see `matching_rows`."""
-        from gaitforge.datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
+        from gaitforge.datasets.catalog.summaries import matching_rows  # DuckDB is slow to import
 
         return self._among(matching_rows(self.catalog, condition))
 
