@@ -1,7 +1,4 @@
-"""Machine code for inner loops by numba: its compilers, and exact arithmetic for simulation.
-
-Compilation of inner loops with numba.
-"""
+"""Machine code for inner loops by numba: its compilers, fast arithmetic and exact arithmetic."""
 
 import multiprocessing
 import sys

@@ -216,7 +216,7 @@ class EpisodeSelection:
 
     def where(self, condition: str) -> Self:
         """The episodes for which a boolean SQL expression is true; see `matching_rows`."""
-        from gaitforge.datasets.catalog.summaries import matching_rows  # DuckDB is slow to import
+        from gaitforge.datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
 
         return self._among(matching_rows(self.catalog, condition))
 

@@ -64,7 +64,7 @@ LAZY = {
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
     "gaitforge.flows.stages.expert_training": "loads rsl-rl",
     "gaitforge.collectors.physics.mujoco_warp.worlds": "extra warp",
-    "gaitforge.datasets.catalog.summaries": "loads duckdb",
+    "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",
     "gaitforge.common.networks": "loads torch",
     "gaitforge.datasets.stream.window_stream": "loads torch",

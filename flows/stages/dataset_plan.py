@@ -10,7 +10,7 @@ import pyarrow as pa
 from gaitforge.common.errors import failures
 from gaitforge.common.trust import naming
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.catalog.summaries import matching_rows
+from gaitforge.datasets.catalog.conditions import matching_rows
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import provenance, read_record

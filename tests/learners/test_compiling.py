@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 NAMES = ("inner_loop", "middle_loop", "outer_loop")
-INNER = "from gaitforge.common.kernels import compiled\n\n\n@compiled()\ndef inner_loop(x):\n"
-CALLER = """from gaitforge.common.kernels import compiled
+INNER = (
+    "from gaitforge.common.kernels import compiled_fast\n\n\n@compiled_fast()\ndef inner_loop(x):\n"
+)
+CALLER = """from gaitforge.common.kernels import compiled_fast
 from {called} import {called}
 
 
-@compiled()
+@compiled_fast()
 def {name}(x):
     return {called}(x) + 1
 """
