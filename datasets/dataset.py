@@ -14,8 +14,7 @@ from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets import selection as episodes
 from gaitforge.datasets import statistics as analysis
 from gaitforge.datasets.edits import operations
-from gaitforge.datasets.episode_values import Actions
-from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.schema import Actions, Schema
 from gaitforge.datasets.statistics import (
     channel_quantiles,
     channel_statistics,

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gaitforge.common.errors import DatasetError, missing_package
-from gaitforge.datasets.episode_values import Actions
-from gaitforge.datasets.schema import Field
+from gaitforge.datasets.schema import Actions, Field
 from gaitforge.datasets.selection import (
     EpisodeSelection,
     PartRuns,

@@ -22,9 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import amount
-from gaitforge.datasets.episode_values import WORDS, actions_in_words
 from gaitforge.datasets.formats.sources import Span, catalog_columns
-from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.schema import WORDS, Schema, actions_in_words
 from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import About, read_about
 

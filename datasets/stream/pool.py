@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.episode_values import (
+from gaitforge.datasets.schema import (
     ACTION,
     FINAL_OBS,
     LAST_ACTION,
@@ -25,8 +25,7 @@ from gaitforge.datasets.episode_values import (
     endings,
     returns_to_go,
 )
-from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.selection import EpisodeSelection, Unit
+from gaitforge.datasets.selection import EpisodeSelection, Unit, hashed
 
 # The order of windows.
 ORDER_VERSION = 2

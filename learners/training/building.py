@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from gaitforge.datasets import Selection
-from gaitforge.datasets.episode_values import executed_place
-from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.schema import Schema, executed_place
 from gaitforge.datasets.statistics import ChannelStatistics, channel_names
 from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.models.base import BoundedNetwork

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.common.errors import amount
-from gaitforge.datasets.episode_values import actions_in_words
 from gaitforge.datasets.layout import check_outside_stores
+from gaitforge.datasets.schema import actions_in_words
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client

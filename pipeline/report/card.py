@@ -23,10 +23,9 @@ from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.catalog.episodes import RANDOMISATION, glossary
 from gaitforge.datasets.catalog.summaries import group_counts
 from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
-from gaitforge.datasets.episode_values import actions_in_words
 from gaitforge.datasets.formats.protocol import README, fenced, front_matter, plain
 from gaitforge.datasets.layout import check_outside_stores
-from gaitforge.datasets.schema import Field, Schema
+from gaitforge.datasets.schema import Field, Schema, actions_in_words
 from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.statistics import (
     Scheduler,

@@ -14,9 +14,9 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.replaying import replay_environment, stored_episodes
 from gaitforge.datasets import DatasetError, Selection, Store, equal_shares, open_store
 from gaitforge.datasets.edits.assemble import apply_edits, merge_stores
-from gaitforge.datasets.episode_values import chosen_place
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.schema import chosen_place
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay

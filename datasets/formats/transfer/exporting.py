@@ -28,17 +28,17 @@ from gaitforge.common import files
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
-from gaitforge.datasets.episode_values import (
-    FINAL_OBS,
-    actions_in_words,
-    holds_executed,
-    stores_executed,
-)
 from gaitforge.datasets.formats import exporter_class, importer_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Exporter, Report, no_progress
 from gaitforge.datasets.formats.sources import Span, blocks, field_bytes
 from gaitforge.datasets.layout import check_outside_stores
-from gaitforge.datasets.schema import Field
+from gaitforge.datasets.schema import (
+    FINAL_OBS,
+    Field,
+    actions_in_words,
+    holds_executed,
+    stores_executed,
+)
 from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.storage.s3 import is_bucket_url
 

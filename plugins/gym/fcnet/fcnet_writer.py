@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, amount, listed
-from gaitforge.datasets.episode_values import CLEAN
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.sources import blocks, check_fields
-from gaitforge.datasets.schema import Field, Schema
+from gaitforge.datasets.schema import CLEAN, Field, Schema
 from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.plugins.gym.fcnet import fcnet_schema as layout
 

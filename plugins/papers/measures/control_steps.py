@@ -15,8 +15,7 @@ from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.stages.transfer import robot_facts
 from gaitforge.learners.checkpoint import policy_card
-from gaitforge.learners.control.compiled_step import compiled_step
-from gaitforge.learners.control.control import TorchStep
+from gaitforge.learners.control.control import TorchStep, compiled_step
 from gaitforge.learners.export.export import PolicyExportOptions, export_policy, onnx_packages
 from gaitforge.learners.export.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.bodies import SPACES
