@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from gaitforge.learners.models.bodies import SPACES
+from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.models.transformer import rotary_frequencies, rotation
 from gaitforge.learners.tokens import TokenLayout
 from gaitforge.plugins.baselines import retnet
