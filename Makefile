@@ -106,7 +106,7 @@ test-all: $(DEV_STAMP) ## all tests, as CI runs them
 		echo "Once more, alone:" && $(BIN)/python -m pytest -q -m "" --last-failed --last-failed-no-failures none; }
 
 # The store's tests but those of streams, which need torch: 3 GB on most machines.
-WITHOUT_TORCH := tests/datasets/catalog tests/datasets/selection/test_selection.py tests/datasets/storage/test_store.py
+WITHOUT_TORCH := tests/datasets/catalog tests/datasets/test_selection.py tests/datasets/storage/test_store.py
 
 test-python: $(STAMP) ## the store's tests on another Python: make test-python PYTHON=python3.13
 	$(BIN)/uv venv -q --clear --python "$(PYTHON)" build/python

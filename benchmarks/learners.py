@@ -22,8 +22,8 @@ from benchmarks.control_step import (
 )
 from benchmarks.harness import Bench, Figures, Rows, bar, median
 from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.learners.models.registry import count_parameters, preset
-from gaitforge.learners.models.spectral import paper_modes
 from gaitforge.plugins.papers.measures.timing import in_turns
 from gaitforge.plugins.papers.measures.training_steps import update_s, updater_and_batch
 

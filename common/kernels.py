@@ -1,11 +1,13 @@
-"""Machine code for inner loops by numba: its compilers, and exact arithmetic for simulation."""
+"""Machine code for inner loops by numba: its compilers, fast arithmetic and exact arithmetic."""
 
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
-from types import ModuleType
+from hashlib import sha256
+from pathlib import Path
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 _COVERAGE_NAMES = (
@@ -153,3 +155,41 @@ class elementwise(compiled):
     def _compile(self) -> Callable[..., Any]:
         numbers = ", ".join(["f8"] * self._function.__code__.co_argcount)
         return ufunc(self._function, [f"f8({numbers})"])
+
+
+def compiled_fast(**options: Any) -> Callable[[Any], Any]:
+    """The njit of numba with its cache on disk, or in memory if no folder can be written.
+
+    fastmath may reorder sums and fuse products, but keeps NaN. The cache depends on the files of
+    the function, of those that it calls, and on this one.
+    """
+    options = {"fastmath": {"reassoc", "contract", "nsz"}, **options}
+
+    def compile_lazily(function: Any) -> Any:
+        return jit(_with_sources(function), **options)
+
+    return compile_lazily
+
+
+def _with_sources(function: Any) -> Any:
+    """The function with the hashes of all files of its machine code as an unused free variable.
+
+    Numba's cache sees changes of the function's own file and of the values of free variables, but
+    not of the functions that it calls.
+    """
+    code = function.__code__
+    names = function.__globals__
+    called = [getattr(names.get(name), "py_func", None) for name in code.co_names]
+    sources = {_file_hash(__file__), _file_hash(code.co_filename)}
+    sources |= {source for called_one in called if called_one for source in _sources(called_one)}
+    closure = *(function.__closure__ or ()), CellType(tuple(sorted(sources)))
+    code = code.replace(co_freevars=(*code.co_freevars, "_sources"))
+    return FunctionType(code, names, function.__name__, function.__defaults__, closure)
+
+
+def _sources(function: Any) -> tuple[str, ...]:
+    return function.__closure__[-1].cell_contents
+
+
+def _file_hash(path: str) -> str:
+    return sha256(Path(path).read_bytes()).hexdigest()

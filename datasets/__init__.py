@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gaitforge.common.errors import DatasetError
     from gaitforge.common.trust import trust
-    from gaitforge.datasets.analysis.statistics import ChannelStatistics, SpectralEnergy
     from gaitforge.datasets.catalog.catalog import PartRecord
     from gaitforge.datasets.catalog.edit_log import Edit
     from gaitforge.datasets.catalog.rows import write_parquet
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from gaitforge.datasets.edits.operations import Difference, difference
     from gaitforge.datasets.edits.split import save_split, split_by_column, split_by_fractions
     from gaitforge.datasets.schema import Field, Schema
+    from gaitforge.datasets.statistics import ChannelStatistics, SpectralEnergy
     from gaitforge.datasets.storage.records import SCHEMA_VERSION, Tag
     from gaitforge.datasets.storage.store import StoreInfo
     from gaitforge.datasets.stream.materialise import Materialised, Mixture, equal_shares
@@ -31,7 +31,7 @@ if __name__ != "gaitforge.datasets":
 _HOMES = {
     "gaitforge.common.errors": ("DatasetError",),
     "gaitforge.common.trust": ("trust",),
-    "gaitforge.datasets.analysis.statistics": ("ChannelStatistics", "SpectralEnergy"),
+    "gaitforge.datasets.statistics": ("ChannelStatistics", "SpectralEnergy"),
     "gaitforge.datasets.catalog.catalog": ("PartRecord",),
     "gaitforge.datasets.catalog.edit_log": ("Edit",),
     "gaitforge.datasets.catalog.rows": ("write_parquet",),

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, amount, listed
-from gaitforge.datasets.analysis import statistics as analysis
-from gaitforge.datasets.analysis.lazy_arrays import selection_array, selection_dataset
-from gaitforge.datasets.analysis.statistics import channel_quantiles, channel_statistics
+from gaitforge.datasets import selection as episodes
+from gaitforge.datasets import statistics as analysis
 from gaitforge.datasets.edits import operations
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection import selection as episodes
-from gaitforge.datasets.selection.episode_values import Actions
+from gaitforge.datasets.schema import Actions, Schema
+from gaitforge.datasets.statistics import (
+    channel_quantiles,
+    channel_statistics,
+    selection_array,
+    selection_dataset,
+)
+from gaitforge.datasets.storage import s3 as remote
 from gaitforge.datasets.storage import store as local
 from gaitforge.datasets.storage.about import About, read_about, write_about
 from gaitforge.datasets.storage.integrity import compact_store, remove_leftovers, verify_store
-from gaitforge.datasets.storage.s3 import object_store as remote
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.datasets.stream import materialise as copies
 from gaitforge.datasets.stream.pool import SelectionSource
 from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gaitforge.common.errors import listed
-from gaitforge.datasets.analysis.statistics import ChannelStatistics
+from gaitforge.datasets.statistics import ChannelStatistics
 from gaitforge.learners.tokens import (
     BODY,
     BODY_SIGN,

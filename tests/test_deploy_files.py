@@ -21,7 +21,7 @@ from prefect.utilities.templating import apply_values
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.cli.main import build_parser
 

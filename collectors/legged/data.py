@@ -15,7 +15,6 @@ from gaitforge.collectors.legged.observations import (
     PRIVILEGED_SLICES,
 )
 from gaitforge.collectors.legged.rollout import STATE_DIM, EpisodeResult
-from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.collectors.robots.kinematics import COMMAND_NAMES, COMMAND_UNITS
 from gaitforge.collectors.robots.robot import (
     BODY_DIM,
@@ -39,6 +38,7 @@ from gaitforge.collectors.scenarios.terrains import N_LEVELS, OPEN_GROUND, TERRA
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.common.limits import Range, Whole, check_ranges
 from gaitforge.datasets import Field, Schema
+from gaitforge.datasets.schema import joined_arrays
 
 PLACES = tuple(f"{leg}_{joint}" for leg in LEGS for joint in JOINTS_OF_A_LEG)
 """Joint names in a store of several robots, which may name their joints differently."""

@@ -19,7 +19,7 @@ from gaitforge.common.errors import listed
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.datasets.edits.split import pieces_of
-from gaitforge.datasets.selection.episode_values import holds_executed
+from gaitforge.datasets.schema import holds_executed
 
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 

@@ -21,7 +21,7 @@ from gaitforge.datasets.formats import format_names, importer_class, why_unread
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import Block, Span, blocks, not_finite_allowed
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection
 
 # Findings.
 Severity = Literal["error", "warning", "note"]

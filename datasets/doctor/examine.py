@@ -25,7 +25,7 @@ from gaitforge.datasets.doctor.data import (
 from gaitforge.datasets.doctor.episodes import LabelSlabs
 from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
 from gaitforge.datasets.doctor.quaternions import QuaternionCollector
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection
 
 Check = Callable[[Measures], Iterable[Finding]]
 Advance = Callable[[int], object]

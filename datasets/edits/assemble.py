@@ -39,9 +39,9 @@ from gaitforge.datasets.layout import (
     check_outside_stores,
 )
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.storage.records import last_sha256
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.datasets.storage.store import PartStore
 
 Advance = Callable[[int], object]

@@ -24,7 +24,7 @@ from gaitforge.datasets.catalog.edit_log import ROW_COLUMNS, Edit, changed_colum
 from gaitforge.datasets.catalog.episodes import COLUMN_NAME
 from gaitforge.datasets.catalog.summaries import group_counts
 from gaitforge.datasets.schema import Field, Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
+from gaitforge.datasets.selection import EpisodeSelection, final_of
 from gaitforge.datasets.storage.store import PartStore
 
 # Edits that drop, annotate or trim episodes.

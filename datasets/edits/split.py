@@ -32,7 +32,7 @@ from gaitforge.datasets.edits.assemble import (
 )
 from gaitforge.datasets.edits.operations import REWARD, rows_of, whole_episode_fields
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
+from gaitforge.datasets.selection import EpisodeSelection, final_of
 from gaitforge.datasets.storage.store import PartStore
 
 # Splits.

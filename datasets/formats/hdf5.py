@@ -40,7 +40,7 @@ from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
+from gaitforge.datasets.selection import EpisodeSelection, final_of
 
 # Chunks of gzip-compressed datasets.
 _DEFLATE = h5py.h5z.FILTER_DEFLATE

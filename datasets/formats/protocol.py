@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from gaitforge.common.errors import amount
 from gaitforge.datasets.formats.sources import Span, catalog_columns
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.episode_values import WORDS, actions_in_words
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.schema import WORDS, Schema, actions_in_words
+from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import About, read_about
 
 Advance = Callable[[int], None]

@@ -33,7 +33,7 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, first_line, listed
 from gaitforge.datasets.layout import SHARD_STEPS
 from gaitforge.datasets.schema import DTYPES, TERRAIN_AND_SKILL, Field
-from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
+from gaitforge.datasets.selection import EpisodeSelection, Unit
 
 # Checks of foreign input.
 _PICKLE_START = 0x80

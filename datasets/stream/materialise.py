@@ -34,15 +34,14 @@ import numpy as np
 from gaitforge.common import files as disk
 from gaitforge.common.errors import DatasetError, disk_failures, listed
 from gaitforge.common.locks import exclusive_lock
-from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.selection.episode_values import (
+from gaitforge.datasets.schema import (
     CLEAN,
     EXECUTED,
     Actions,
     returns_to_go,
     stores_executed,
 )
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection, hashed
 from gaitforge.datasets.storage.parts import object_hashes
 from gaitforge.datasets.stream import pool
 from gaitforge.datasets.stream.pool import SelectionSource

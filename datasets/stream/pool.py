@@ -16,8 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.selection.episode_values import (
+from gaitforge.datasets.schema import (
     ACTION,
     FINAL_OBS,
     LAST_ACTION,
@@ -26,7 +25,7 @@ from gaitforge.datasets.selection.episode_values import (
     endings,
     returns_to_go,
 )
-from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
+from gaitforge.datasets.selection import EpisodeSelection, Unit, hashed
 
 # The order of windows.
 ORDER_VERSION = 2

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import TypedDict
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.selection.episode_values import CLEAN, WORDS, Actions
+from gaitforge.datasets.schema import CLEAN, WORDS, Actions
 
 DEFAULT_POOL_STEPS = 1 << 20
 

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from gaitforge.common.errors import DatasetError
-from gaitforge.datasets.selection.episode_values import (
+from gaitforge.datasets.schema import (
     ACTION,
     LAST_ACTION,
     TERMINATED,

@@ -26,7 +26,7 @@ from gaitforge.collectors.experts.expert import drives_a_family, load_expert
 from gaitforge.collectors.robots.robot import SEVERAL, load_robots
 from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.analysis.statistics import block_spectra
+from gaitforge.datasets.statistics import block_spectra
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import (
     Corrections,

@@ -37,7 +37,7 @@ from gaitforge.common.locks import (
 )
 from gaitforge.datasets import DatasetError, Store
 from gaitforge.datasets.layout import OVERLAYS
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
+from gaitforge.datasets.storage.s3 import is_bucket_url, local_folder
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.logs import log_event, short
 from gaitforge.flows.records.plans import read_fields

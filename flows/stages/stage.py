@@ -27,7 +27,7 @@ from gaitforge.common.locks import exclusive_lock, file_system_time, shared_lock
 from gaitforge.common.machine import usable_cores
 from gaitforge.datasets import open_store
 from gaitforge.datasets.layout import ROOT_FILE
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
 from gaitforge.flows.records.plans import read_fields
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record

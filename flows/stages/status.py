@@ -12,7 +12,7 @@ from gaitforge.common.extensions import extension_names
 from gaitforge.common.history import HISTORY, read_history
 from gaitforge.common.locks import file_system_time
 from gaitforge.datasets.layout import ROOT_FILE
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.flows.records.part_records import (
     Heartbeat,
     PlanRecord,

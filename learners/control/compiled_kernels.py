@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
-from gaitforge.learners.fast_kernels import compiled
+from gaitforge.common.kernels import compiled_fast
 from gaitforge.learners.models.body_attention import forward_loops
 
 Array = np.ndarray
@@ -50,7 +50,7 @@ def gelu_polynomial() -> Array:
     return powers.coef[::-1].astype(np.float32)
 
 
-@compiled(fastmath={"contract", "nsz"})
+@compiled_fast(fastmath={"contract", "nsz"})
 def product(matrix: Array, x: Array, y: Array) -> None:
     """Add x @ matrix to y, eight rows summed first, since rounding errors grow with each sum."""
     rows, columns = matrix.shape
@@ -78,7 +78,7 @@ def product(matrix: Array, x: Array, y: Array) -> None:
             y[o] += matrix[i, o] * a
 
 
-@compiled()
+@compiled_fast()
 def affine(weights: Array, place: int, x: Array, y: Array) -> int:
     """Compute y = x @ matrix + bias, both read from `place`; returns the place after them.
 
@@ -91,14 +91,14 @@ def affine(weights: Array, place: int, x: Array, y: Array) -> int:
     return bias + y.size
 
 
-@compiled()
+@compiled_fast()
 def add(x: Array, y: Array) -> None:
     """Add y to x, in place."""
     for c in range(x.size):
         x[c] += y[c]
 
 
-@compiled()
+@compiled_fast()
 def affine_rows(weights: Array, place: int, x: Array, y: Array) -> int:
     """`affine` for each row of x and y."""
     after = place
@@ -107,7 +107,7 @@ def affine_rows(weights: Array, place: int, x: Array, y: Array) -> int:
     return after
 
 
-@compiled()
+@compiled_fast()
 def layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
     """LayerNorm with scale and offset read from `place`; returns the place after them."""
     size = x.size
@@ -126,7 +126,7 @@ def layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
     return place + 2 * size
 
 
-@compiled()
+@compiled_fast()
 def gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
     """The exact (erf) GELU of x, in place; w and g are scratch of at least x's size."""
     for c in range(x.size):
@@ -143,7 +143,7 @@ def gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
         x[c] = _HALF * x[c] + abs(x[c]) * g[c]
 
 
-@compiled()
+@compiled_fast()
 def _spectral(
     weights: Array,
     cursor: int,
@@ -179,7 +179,7 @@ def _spectral(
     return cursor + 2 * m * size
 
 
-@compiled()
+@compiled_fast()
 def read_token(source: Array, weights: Array, obs: Array, condition: Array, token: Array) -> int:
     """Compute the normalised token (D,) from obs (Do,); returns the place after mean, std, bound.
 
@@ -199,14 +199,14 @@ def read_token(source: Array, weights: Array, obs: Array, condition: Array, toke
     return 3 * token.size
 
 
-@compiled()
+@compiled_fast()
 def restore(weights: Array, place: int, action: Array) -> None:
     """Turn normalised actions (A,) into the units of the data, in place."""
     for i in range(action.size):
         action[i] = weights[place + i] + action[i] * weights[place + action.size + i]
 
 
-@compiled(nogil=True, error_model="numpy")
+@compiled_fast(nogil=True, error_model="numpy")
 def fcnet_step(
     obs: Array,
     condition: Array,
@@ -260,7 +260,7 @@ def fcnet_step(
         restore(weights, cursor, action[robot])
 
 
-@compiled()
+@compiled_fast()
 def _add_and_norm(weights: Array, cursor: int, x: Array, y: Array) -> int:
     """Compute x = LayerNorm(x + y) for each row; returns the place after scale and offset."""
     after = cursor
@@ -271,11 +271,11 @@ def _add_and_norm(weights: Array, cursor: int, x: Array, y: Array) -> int:
 
 
 # The networks with a memory of the last steps: MLPs and Body Transformers.
-@compiled()
+@compiled_fast()
 def _remember(
     token: Array, waves: tuple[Array, Array], ring: Array, sums: Array, slot: int, features: Array
 ) -> None:
-    """One step of a network's memory: token (D,) -> features (F, D), as in `models.memory`.
+    """One step of a network's memory: token (D,) -> features (F, D), as in `models.base`.
 
     Args:
         waves: `SpectralMemory.enter` and `rotation`; empty for a stacked memory.
@@ -309,7 +309,7 @@ def _remember(
             features[1 + k, c] = np.float32(mode[c])
 
 
-@compiled()
+@compiled_fast()
 def _embed(weights: Array, cursor: int, features: Array, nodes: Array, x: Array) -> int:
     """Tokens of the body's nodes, x (V, E), from features (F, D); returns the place after them.
 
@@ -330,7 +330,7 @@ def _embed(weights: Array, cursor: int, features: Array, nodes: Array, x: Array)
     return cursor
 
 
-@compiled(nogil=True, error_model="numpy")
+@compiled_fast(nogil=True, error_model="numpy")
 def dense_step(
     obs: Array,
     condition: Array,
@@ -376,7 +376,7 @@ def dense_step(
         restore(weights, cursor, action[robot])
 
 
-@compiled(nogil=True, error_model="numpy")
+@compiled_fast(nogil=True, error_model="numpy")
 def bot_step(
     obs: Array,
     condition: Array,
@@ -438,7 +438,7 @@ def bot_step(
 
 
 # The Transformer and the Decision Transformer: attention over cached keys and values.
-@compiled()
+@compiled_fast()
 def _norm_rows(weights: Array, cursor: int, x: Array, y: Array) -> int:
     """`layer_norm` for each row of x and y."""
     after = cursor
@@ -447,7 +447,7 @@ def _norm_rows(weights: Array, cursor: int, x: Array, y: Array) -> int:
     return after
 
 
-@compiled()
+@compiled_fast()
 def _remember_keys(parts: Array, turn: Array, start: int, keys: Array, values: Array) -> None:
     """Rotate queries and keys of K tokens, and write keys and values to the slots from `start`.
 
@@ -472,7 +472,7 @@ def _remember_keys(parts: Array, turn: Array, start: int, keys: Array, values: A
                 values[head, start + token, c] = parts[token, 2, head, c]
 
 
-@compiled()
+@compiled_fast()
 def _attend(
     query: Array, keys: Array, values: Array, hidden: Array, share: Array, y: Array
 ) -> None:
@@ -495,7 +495,7 @@ def _attend(
             pooled[c] /= total
 
 
-@compiled()
+@compiled_fast()
 def _hide(slot: int, age: int, hidden: Array) -> None:
     """Hide from each of K tokens, (K, S), what is older than `age` steps and later in its step."""
     tokens, slots = hidden.shape
@@ -508,7 +508,7 @@ def _hide(slot: int, age: int, hidden: Array) -> None:
                 hidden[token, step * tokens + key] = np.float32(0.0 if seen else -np.inf)
 
 
-@compiled(nogil=True, error_model="numpy")
+@compiled_fast(nogil=True, error_model="numpy")
 def transformer_step(
     obs: Array,
     condition: Array,

@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gaitforge.learners.models.base import BoundedNetwork
-from gaitforge.learners.models.fcnet import FCNet, FourierLayer
-from gaitforge.learners.models.spectral import dft_angles
+from gaitforge.learners.models.fcnet import FCNet, FourierLayer, dft_angles
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import LAST_ACTION, RETURN_TO_GO
 

@@ -11,6 +11,8 @@ belong to the root.
 An `EmbodimentGraph` holds the parts of a body, their connections, observations and actions.
 
 `robot_tree` reads the tree of a robot's bodies from its MJCF, for embodiment graphs of any robot.
+
+Named token layouts and action sizes, used to count the parameters of presets.
 """
 
 import json
@@ -24,7 +26,7 @@ import mujoco
 import torch
 from torch import Tensor
 
-from gaitforge.datasets.formats.d4rl_tasks import TASKS
+from gaitforge.common.extensions import Registered
 from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.tokens import LAST_ACTION, Slices
@@ -318,11 +320,12 @@ def _groups(nodes: Iterable[str], owners: Iterable[tuple[int, str]]) -> tuple[tu
     return tuple(map(tuple, groups.values()))
 
 
-def _repeat(names: Iterable[str], times: int) -> tuple[str, ...]:
+def repeated(names: Iterable[str], times: int) -> tuple[str, ...]:
+    """Every name `times` times, one after the other."""
     return tuple(name for name in names for _ in range(times))
 
 
-def _chain(first: str, *descendants: str, after: str) -> dict[str, str]:
+def chain_below(first: str, *descendants: str, after: str) -> dict[str, str]:
     """A chain of nodes below `after`, as node -> parent."""
     names = (after, first, *descendants)
     return {name: parent for parent, name in pairwise(names)}
@@ -335,7 +338,7 @@ def _quadruped() -> Body:
     """
     parents = {"trunk": ""}
     for hip in range(0, len(QUADRUPED_JOINTS), 3):
-        parents |= _chain(*QUADRUPED_JOINTS[hip : hip + 3], after="trunk")
+        parents |= chain_below(*QUADRUPED_JOINTS[hip : hip + 3], after="trunk")
     return _of_tree(parents, QUADRUPED_JOINTS)
 
 
@@ -346,125 +349,17 @@ def _of_tree(parents: Mapping[str, str], actions: Iterable[str]) -> Body:
     return Body(parents, fields, joints, complete=False)
 
 
-def _cmu_humanoid() -> Body:
-    """dm_control's CMU humanoid of 2020 with the observation of BoT's MoCapAct task.
-
-    32 nodes in the order of the paper's table. The observation has 1,294 of MoCapAct's 2,868
-    channels: 13 of its 35 fields, in alphabetical order as in the data files. Names are those of
-    dm_control's model (Apache-2.0): joints and actuators in alphabetical order, references as
-    (5 steps, 31 bodies, 3 or 4), bodies in node order without the root. The number of channels at
-    each node equals the published one.
-    """
-    parents = {"root": ""}
-    for side in "lr":
-        leg = (f"{side}{part}" for part in ("hipjoint", "femur", "tibia", "foot", "toes"))
-        parents |= _chain(*leg, after="root")
-    spine = ("lowerback", "upperback", "thorax", "lowerneck", "upperneck", "head", "face")
-    parents |= _chain(*spine, after="root")
-    for side in "lr":
-        arm = (f"{side}{part}" for part in ("clavicle", "humerus", "radius", "wrist", "hand"))
-        parents |= _chain(*arm, after="thorax")
-        parents |= {f"{side}fingers": f"{side}hand", f"{side}thumb": f"{side}hand"}
-
-    limb_axes = {
-        "femur": "xyz", "tibia": "x", "foot": "xz", "toes": "x", "clavicle": "yz",
-        "humerus": "xyz", "radius": "x", "wrist": "y", "hand": "xz", "fingers": "x", "thumb": "xz",
-    }  # fmt: skip
-    axes = {f"{side}{part}": letters for side in "lr" for part, letters in limb_axes.items()}
-    axes |= dict.fromkeys(spine[:-1], "xyz")
-    joints = tuple(node for node in sorted(axes) for _ in axes[node])
-
-    touch = ("lhand", "lfingers", "lthumb", "rhand", "rfingers", "rthumb")
-    touch += ("ltoes", "rtoes", "rfoot", "lfoot")
-    referenced = tuple(parents)[1:]
-    reference_steps = 5
-    fields = {
-        "actuator_activation": joints,
-        "body_height": ("root",),
-        "end_effectors_pos": _repeat(("rradius", "lradius", "rfoot", "lfoot"), 3),
-        "gyro_control": _repeat(("root",), 3),
-        "joints_pos": joints,
-        "joints_vel": joints,
-        "reference_rel_bodies_pos_local": _repeat(referenced, 3) * reference_steps,
-        "reference_rel_bodies_quats": _repeat(referenced, 4) * reference_steps,
-        "sensors_gyro": _repeat(("root",), 3),
-        "sensors_torque": _repeat(("lhumerus", "rhumerus"), 3),
-        "sensors_touch": touch,
-        "sensors_velocimeter": _repeat(("root",), 3),
-        "world_zaxis": _repeat(("root",), 3),
-    }
-    return Body(parents, fields, joints)
-
-
-def _isaacgym_humanoid() -> Body:
-    """Isaac Gym's humanoid with the paper's observation (Appendix A): 16 nodes, 21 actions.
-
-    Its 100 channels: 10 of the torso (height, root coordinates, angular velocity), positions and
-    velocities of 21 joints at the limbs that they move, and a contact force (3) at every limb.
-    """
-    parents = {"torso": "", "head": "torso"}
-    parents |= _chain("lower_waist", "pelvis", after="torso")
-    joints = ["lower_waist", "lower_waist", "pelvis"]
-    for side in ("right", "left"):
-        thigh, shin, foot = (f"{side}_{part}" for part in ("thigh", "shin", "foot"))
-        parents |= _chain(thigh, shin, foot, after="pelvis")
-        joints += [thigh, thigh, thigh, shin, foot, foot]
-    for side in ("right", "left"):
-        upper, lower, hand = (f"{side}_{part}" for part in ("upper_arm", "lower_arm", "hand"))
-        parents |= _chain(upper, lower, hand, after="torso")
-        joints += [upper, upper, lower]
-    fields = {
-        "root_state": _repeat(("torso",), 10),
-        "joint_pos": tuple(joints),
-        "joint_vel": tuple(joints),
-        "contact_force": _repeat(parents, 3),
-    }
-    return Body(parents, fields, tuple(joints))
-
-
-# The segments of each finger, one per joint, in the observation's order (joints in D4RL and
-# Gymnasium-Robotics: WRJ1, WRJ0, FFJ3 … FFJ0, MFJ3 …, RFJ3 …, LFJ4 … LFJ0, THJ4 … THJ0).
-_FINGER = ("knuckle", "proximal", "middle", "distal")
-_FINGERS = {
-    "ff": _FINGER,
-    "mf": _FINGER,
-    "rf": _FINGER,
-    "lf": ("metacarpal", *_FINGER),
-    "th": ("base", "proximal", "hub", "middle", "distal"),
-}
-
-
-def _adroit(task: str, arm_actions: int) -> Body:
-    """The Adroit hand: 25 nodes, namely forearm (root), wrist, palm and five fingers.
-
-    Each of the 24 hand joints moves one node; the arm's joints belong to the forearm. Tasks are the
-    paper's (Appendix E) with the observations of D4RL and Gymnasium-Robotics: fields that involve
-    the palm belong to the palm, fields of objects alone to the root.
-    """
-    parents = {"forearm": ""} | _chain("wrist", "palm", after="forearm")
-    for finger, segments in _FINGERS.items():
-        parents |= _chain(*(finger + segment for segment in segments), after="palm")
-    moved = tuple(parents)[1:]
-    widths = TASKS[task].obs_widths
-    fields = {
-        name: ("palm" if "palm" in name else "forearm",) * width for name, width in widths.items()
-    }
-    fields["joint_pos"] = ("forearm",) * (widths["joint_pos"] - len(moved)) + moved
-    return Body(parents, fields, ("forearm",) * arm_actions + moved)
-
-
-BODIES: Mapping[str, Body] = {
-    "humanoid-isaacgym": _isaacgym_humanoid(),
-    "cmu-humanoid": _cmu_humanoid(),
-    "adroit-door": _adroit("door", 4),
-    "adroit-hammer": _adroit("hammer", 2),
-    "adroit-relocate": _adroit("relocate", 6),
-}
+BODIES: Mapping[str, Body] = Registered("embodiment", Body, {})
+"""Name -> body, of plug-ins and other packages, by the entry points `gaitforge.embodiments`."""
 QUADRUPED = "quadruped"
-_NAMED = {QUADRUPED: _quadruped(), **BODIES}
+_QUADRUPED = _quadruped()
 OWN = "own"
 """In place of a body's name: the one that the data are of, see `body_of`."""
-BODY_NAMES = (*_NAMED, OWN)
+
+
+def body_names() -> tuple[str, ...]:
+    """The names that stand for a body."""
+    return QUADRUPED, *BODIES, OWN
 
 
 def known_body(body: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
@@ -472,11 +367,10 @@ def known_body(body: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
 
     Raises ValueError for an unknown body.
     """
-    if isinstance(body, str) and body not in BODY_NAMES:
+    if isinstance(body, str) and body not in body_names():
         if not Path(body).exists():
-            raise ValueError(
-                f"no body {body!r}; allowed: {', '.join(BODY_NAMES)}, or an MJCF or robot's folder"
-            )
+            names = ", ".join(body_names())
+            raise ValueError(f"no body {body!r}; allowed: {names}, or an MJCF or robot's folder")
         return robot_tree(Path(body))
     if not isinstance(body, str) and {*body} != {"parents", "actions"}:
         raise ValueError(f"a body's tree has parents and actions, not {', '.join(body)}")
@@ -503,7 +397,7 @@ def body_view(
     """A known body's graph for tokens with `slices`, and the token's channels that it reads.
 
     Args:
-        name: one of `BODY_NAMES`, or a tree, see `known_body`.
+        name: one of `body_names`, or a tree, see `known_body`.
 
     None stands for all channels. If the token has all fields of the body, other fields are left out
     (of MoCapAct's 35 fields the paper's policy reads 13). Raises ValueError as `Body.graph`, and
@@ -518,7 +412,7 @@ def body_view(
             f"these data are of the body {data_body}, not {name}; "
             f"{_models_of(data_body)}set the model's body to {data_body}"
         )
-    body = _NAMED[name]
+    body = _QUADRUPED if name == QUADRUPED else BODIES[name]
     placed = {*body.fields, *ROOT_FIELDS, LAST_ACTION}
     kept = {field: range(*bounds) for field, bounds in slices.items() if field in placed}
     every = len(kept) == len(slices) or not body.complete

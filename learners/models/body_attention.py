@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.fast_kernels import compiled
+from gaitforge.common.kernels import compiled_fast
 
 # Compiled loops over neighbour lists, with their gradient.
 Array = np.ndarray
@@ -31,7 +31,7 @@ Array = np.ndarray
 _ROWS_PER_THREAD = 64
 
 # nogil: `in_threads` runs the loops in threads.
-_loops = compiled(nogil=True, error_model="numpy")
+_loops = compiled_fast(nogil=True, error_model="numpy")
 
 
 @_loops

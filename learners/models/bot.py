@@ -34,20 +34,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.base import check_counts
+from gaitforge.learners.models.base import (
+    STACKED,
+    HistoryNetwork,
+    SpectralMemory,
+    StackedMemory,
+    check_counts,
+    check_memory,
+    make_memory,
+)
 from gaitforge.learners.models.bodies import QUADRUPED, EmbodimentGraph, body_view, known_body
 from gaitforge.learners.models.body_attention import (
     AttentionMask,
     dense_attention,
     masked_attention,
-)
-from gaitforge.learners.models.memory import (
-    STACKED,
-    HistoryNetwork,
-    SpectralMemory,
-    StackedMemory,
-    check_memory,
-    make_memory,
 )
 from gaitforge.learners.tokens import CONDITION, TokenLayout
 
@@ -203,7 +203,7 @@ class BoTConfig:
 
     Attributes:
         history, history_kind, n_modes: the memory, see `memory`.
-        body: one of `bodies.BODY_NAMES`, or an MJCF or robot's folder, read once: the config
+        body: one of `bodies.body_names`, or an MJCF or robot's folder, read once: the config
             keeps its tree, see `bodies.robot_tree`.
         masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
             "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;

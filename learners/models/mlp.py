@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.base import NoPrefix, check_counts
-from gaitforge.learners.models.memory import (
+from gaitforge.learners.models.base import (
     STACKED,
     HistoryNetwork,
+    NoPrefix,
     SpectralMemory,
     StackedMemory,
+    check_counts,
     check_memory,
     make_memory,
 )

@@ -13,7 +13,7 @@ nn.Module with
 
 Its config has `build` and `prefix_len`, the steps before a training window that the network reads,
 and may have `training`, settings of `TrainConfig` that suit it. A network that reads a fixed number
-of steps is a `memory.HistoryNetwork`.
+of steps is a `base.HistoryNetwork`.
 """
 
 from collections.abc import Mapping

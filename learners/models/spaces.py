@@ -39,14 +39,12 @@ def _body(name: str) -> Space:
     return Space(TokenLayout("obs", BODIES[name].slices), BODIES[name].act_dim)
 
 
+_SPACE_OF = {"cmu-humanoid": "mocapact"}
 SPACES: dict[str, Space] = {
     "legged": Space(TokenLayout("obs", OBS_SLICES), act_dim=12),
     "legged-return": Space(TokenLayout("return", OBS_SLICES), act_dim=12),
     "d4rl-hopper": _d4rl(11, 3),
     "d4rl-halfcheetah": _d4rl(17, 6),
     "d4rl-walker2d": _d4rl(17, 6),
-    "mocapact": _body("cmu-humanoid"),
-    "adroit-door": _body("adroit-door"),
-    "adroit-hammer": _body("adroit-hammer"),
-    "adroit-relocate": _body("adroit-relocate"),
+    **{_SPACE_OF.get(body, body): _body(body) for body in BODIES},
 }

@@ -31,8 +31,7 @@ import torch
 from torch import Tensor
 
 from gaitforge.datasets import Selection, equal_shares
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.episode_values import CLEAN, EXECUTED, executed_place
+from gaitforge.datasets.schema import CLEAN, EXECUTED, Schema, executed_place
 from gaitforge.datasets.stream.pool import FINAL_OBS
 from gaitforge.learners.policy_network import ExpectedRate, Key, LabelScale, PolicyNetwork, key_of
 from gaitforge.learners.tokens import BODY, CONDITION, RETURN_TO_GO, needs_last_action

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from gaitforge.datasets import Selection
-from gaitforge.datasets.analysis.lazy_arrays import channel_names
-from gaitforge.datasets.analysis.statistics import ChannelStatistics
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.episode_values import executed_place
+from gaitforge.datasets.schema import Schema, executed_place
+from gaitforge.datasets.statistics import ChannelStatistics, channel_names
 from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.registry import build_network, preset
@@ -35,7 +33,7 @@ from gaitforge.learners.tokens import BODY, BODY_SIGN, TokenLayout
 from gaitforge.learners.training.batches import has_bodies, label_scale
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
-from gaitforge.learners.training.value_learner import ValueLearner
+from gaitforge.learners.training.update import ValueLosses
 
 # Causes of a non-finite loss or gradient.
 _NAMED_EPISODES = 4
@@ -222,7 +220,7 @@ def _normaliser(name: str, statistics: ChannelStatistics) -> Normaliser:
 
 def build_values(
     config: TrainConfig, policy: PolicyNetwork, selection: Selection
-) -> ValueLearner | None:
+) -> ValueLosses | None:
     """The new critics of a policy, with the seed's weights; None for imitation."""
     learner = value_class(config.objective)
     settings = config.value_settings()

@@ -34,7 +34,7 @@ class Objective:
     Attributes:
         tokens: one of `tokens.TOKEN_KINDS`.
         gaussian: whether the policy is Gaussian; with values, it imitates stored actions.
-        values: "module:class" of the `ValueLearner`, whose policy is bounded; empty for imitation.
+        values: "module:class" of the `ValueLosses`, whose policy is bounded; empty for imitation.
         training: settings of `TrainConfig` that suit it, whatever the model.
     """
 
@@ -56,7 +56,7 @@ OBJECTIVES: Mapping[str, Objective] = Registered(
 
 
 def value_class(objective: str) -> Any:
-    """The `ValueLearner` of an objective; None for imitation."""
+    """The `ValueLosses` of an objective; None for imitation."""
     path = OBJECTIVES[objective].values
     if not path:
         return None

@@ -4,9 +4,10 @@ The optimisers, the learning-rate schedule and the moving average of the weights
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from gaitforge.learners.training.batches import Batch, on_device
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.objectives import summed_loss
-from gaitforge.learners.training.value_learner import ValueLearner
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
@@ -113,6 +113,31 @@ class Update:
     finite: bool
 
 
+class ValueLosses(nn.Module, ABC):
+    """Losses of a policy and its critics; a module that holds the critics and their targets.
+
+    The losses are one sum: the policy's loss has gradients for the policy alone, a critic's for the
+    critic alone. In steps that do not update the policy its parameters get no gradient, so that the
+    optimiser skips them. A subclass takes the policy, settings of its `settings_class`, a
+    dataclass, and the factor on rewards, which is `settings.reward_scale` unless that is None.
+
+    Attributes:
+        policy_rate: the policy's learning rate as a share of the critics'.
+        draws_noise: whether its loss draws random numbers.
+    """
+
+    policy_rate: ClassVar[float] = 1.0
+    draws_noise: ClassVar[bool] = True
+
+    @abstractmethod
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
+        """All losses of optimiser step `number` (from 0), summed over the valid steps; scalar."""
+
+    @abstractmethod
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
+        """Update the targets after optimiser step `number`."""
+
+
 class Updater:
     """The policy, its critics, their optimiser and the moving average, equal on every rank."""
 
@@ -121,7 +146,7 @@ class Updater:
         policy: PolicyNetwork,
         config: TrainConfig,
         ranks: Ranks,
-        values: ValueLearner | None = None,
+        values: ValueLosses | None = None,
     ) -> None:
         self.policy = policy.to(ranks.device)
         self.values = None if values is None else values.to(ranks.device)

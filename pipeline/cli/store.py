@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gaitforge import datasets
 from gaitforge.common.errors import amount
 from gaitforge.datasets.layout import check_outside_stores
-from gaitforge.datasets.selection.episode_values import actions_in_words
+from gaitforge.datasets.schema import actions_in_words
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
@@ -287,7 +287,7 @@ def tag_command(arguments: argparse.Namespace) -> None:
 )
 def push_command(arguments: argparse.Namespace) -> None:
     """Copy a local store's parts to object storage; existing parts are kept."""
-    from gaitforge.datasets.storage.s3.object_store import push_store  # of the extra s3
+    from gaitforge.datasets.storage.s3 import push_store  # of the extra s3
 
     sent = push_store(datasets.open_store(arguments.store), arguments.url)
     show_one({"url": arguments.url, "committed": sent}, arguments.json)

@@ -15,7 +15,7 @@ from gaitforge import datasets
 from gaitforge.common.errors import amount, install_extra
 from gaitforge.common.files import files_under
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
-from gaitforge.datasets.selection.episode_values import WORDS
+from gaitforge.datasets.schema import WORDS
 from gaitforge.flows.progress import Reporter, begun_later
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.options import (

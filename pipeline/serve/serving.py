@@ -39,7 +39,7 @@ from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
 from gaitforge.common.errors import amount
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.runners.artifacts import PAGE, PAGES_URL, VIEW, pages_folder
 from gaitforge.flows.runners.prefect_stages import SITE

@@ -32,8 +32,13 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.models.base import check_counts
-from gaitforge.learners.models.memory import STACKED, HistoryNetwork, check_memory, make_memory
+from gaitforge.learners.models.base import (
+    STACKED,
+    HistoryNetwork,
+    check_counts,
+    check_memory,
+    make_memory,
+)
 from gaitforge.learners.tokens import TokenLayout
 
 MOST_STEPS = 4

@@ -14,6 +14,12 @@ FORMAT = FormatEntry(
     needs=("h5py",),
     extra="hdf5",
 )
+FCNET = FormatEntry(
+    "FCNet's three memory maps, of quadrupeds and (import only) of D4RL's tasks",
+    "folder of src_*.dat, tgt_*.dat, meta_*.dat",
+    importer=f"{_HERE}.fcnet.fcnet_reader:FcnetImporter",
+    exporter=f"{_HERE}.fcnet.fcnet_writer:FcnetExporter",
+)
 COMMAND = CommandEntry(
     "Gymnasium's MuJoCo and Adroit tasks: collect D4RL-style data",
     f"{_HERE}.commands:gym_command",

@@ -16,7 +16,6 @@ from gaitforge.collectors.policy import StoredObservation, TaskPolicy
 from gaitforge.common.limits import Positive
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection
-from gaitforge.datasets.formats.d4rl_tasks import normalised_return
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
@@ -29,6 +28,7 @@ from gaitforge.flows.tasks.evaluation import (
     PolicySource,
     References,
 )
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import normalised_return
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import TASKS, check_task, find_task, package_version
 from gaitforge.plugins.gym.episodes import DEFAULT_SEED, evaluate, evaluation_seeds

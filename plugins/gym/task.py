@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.collectors.policy import StoredObservation, tell_executed
 from gaitforge.common.errors import listed
 from gaitforge.common.limits import Positive, Range, Whole
 from gaitforge.datasets import Schema, open_store
-from gaitforge.datasets.hashing import hashed
+from gaitforge.datasets.schema import joined_arrays
+from gaitforge.datasets.selection import hashed
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import CLASS, ONNX, PolicySource, is_run, named_source

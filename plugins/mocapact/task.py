@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.datasets import Schema
+from gaitforge.datasets.schema import joined_arrays
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers

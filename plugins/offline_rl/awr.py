@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gaitforge.common.networks import gaussian_nll
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.learners.training.value_learner import Batch, ValueLearner, ValueSettings
+from gaitforge.plugins.offline_rl.value_learner import Batch, ValueLearner, ValueSettings
 
 
 @dataclass(frozen=True)

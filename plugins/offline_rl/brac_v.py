@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.learners.training.value_learner import (
+from gaitforge.plugins.offline_rl.squashed import Behaviour, SquashedGaussian
+from gaitforge.plugins.offline_rl.value_learner import (
     Batch,
     ValueLearner,
     ValueSettings,
     frozen_parameters,
 )
-from gaitforge.plugins.offline_rl.squashed import Behaviour, SquashedGaussian
 
 
 @dataclass(frozen=True)

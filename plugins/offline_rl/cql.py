@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.learners.training.value_learner import Batch, ValueLearner, ValueSettings
 from gaitforge.plugins.offline_rl.squashed import SquashedGaussian
+from gaitforge.plugins.offline_rl.value_learner import Batch, ValueLearner, ValueSettings
 
 
 @dataclass(frozen=True)

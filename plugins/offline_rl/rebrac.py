@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gaitforge.common.networks import Ensemble
-from gaitforge.learners.training.value_learner import Transitions
 from gaitforge.plugins.offline_rl.td3_bc import TD3BC, TD3Settings
+from gaitforge.plugins.offline_rl.value_learner import Transitions
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gaitforge.common.networks import follow
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.learners.training.value_learner import (
+from gaitforge.plugins.offline_rl.value_learner import (
     Batch,
     Transitions,
     ValueLearner,

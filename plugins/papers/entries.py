@@ -1,18 +1,10 @@
 """What this plug-in brings, by the names of its entry points; loads none of its work."""
 
-from gaitforge.datasets.formats import FormatEntry
 from gaitforge.flows.experiments.kinds import PlanKind
 from gaitforge.pipeline.presets.preset import Preset
 
 _HERE = "gaitforge.plugins.papers"
 _PRESETS = f"{_HERE}.presets"
-
-FCNET = FormatEntry(
-    "FCNet's three memory maps, of quadrupeds and (import only) of D4RL's tasks",
-    "folder of src_*.dat, tgt_*.dat, meta_*.dat",
-    importer=f"{_HERE}.fcnet.fcnet_reader:FcnetImporter",
-    exporter=f"{_HERE}.fcnet.fcnet_writer:FcnetExporter",
-)
 
 
 def _kind(module: str, plan: str) -> PlanKind:

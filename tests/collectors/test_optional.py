@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.common.extensions import load_mocapact
+from gaitforge.common.extensions import load_extra
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ def test_a_missing_package_is_named_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=rf"{package}, which is not installed: run .* -e '"):
-        load_mocapact(package)
+        load_extra(package, "the humanoid", "mocapact")
 
 
 def test_a_package_that_does_not_load_is_no_missing_one(
@@ -26,7 +26,7 @@ def test_a_package_that_does_not_load_is_no_missing_one(
     (tmp_path / "oddly_broken.py").write_text("import math\nmath.no_such_function\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match=r"another version of oddly_broken.*no_such_function"):
-        load_mocapact("oddly_broken")
+        load_extra("oddly_broken", "the humanoid", "mocapact")
 
 
 def test_importing_the_humanoid_does_not_import_dm_control() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 MODULE = """
 import sys
 from gaitforge.common.kernels import compiled as twice_compiled, elementwise
-from gaitforge.learners.fast_kernels import compiled
+from gaitforge.common.kernels import compiled
 
 FULL = {full}
 

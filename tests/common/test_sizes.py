@@ -8,10 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gaitforge.common.limits import check_archive
+from gaitforge.common.limits import check_archive, check_parquet
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.catalog.edit_log import edit_name
-from gaitforge.datasets.formats.parquet_rows import ParquetRows
 from gaitforge.datasets.storage.parts import ArrayLayout
 from tests.datasets.making import small_store
 
@@ -32,7 +31,7 @@ def constant(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_parquet_of_many_equal_rows_is_refused(constant: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"states .* bytes and holds"):
-        ParquetRows(constant)
+        check_parquet("x", pq.read_metadata(constant), constant.stat().st_size)
     store = open_store(small_store(tmp_path / "s").path)
     store.select().annotate({"note": "x"})
     [edit] = store.log.folder.iterdir()

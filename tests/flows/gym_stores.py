@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.datasets import Field, Schema, Store, create_store
-from gaitforge.datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS as D4RL_TASKS
 from gaitforge.plugins.gym.environments.tasks import GymTask, find_task
 
 RETURNS = {"random": -5.0, "expert": 300.0}

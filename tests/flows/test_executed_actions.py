@@ -16,7 +16,7 @@ from gaitforge.datasets import DatasetError, Selection, Store, equal_shares, ope
 from gaitforge.datasets.edits.assemble import apply_edits, merge_stores
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.datasets.selection.episode_values import chosen_place
+from gaitforge.datasets.schema import chosen_place
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay

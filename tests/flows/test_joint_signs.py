@@ -27,8 +27,7 @@ from gaitforge.collectors.robots.robot import (
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
-from gaitforge.learners.control.compiled_step import compiled_step
-from gaitforge.learners.control.control import LearnedPolicy, TorchStep
+from gaitforge.learners.control.control import LearnedPolicy, TorchStep, compiled_step
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.models.registry import build_network, preset
 from gaitforge.learners.policy_network import Normaliser, PolicyNetwork

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gaitforge.datasets import Field, Schema, Selection, Store
-from gaitforge.datasets.selection.selection import Unit
+from gaitforge.datasets.selection import Unit
 from gaitforge.learners.models.registry import PRESETS, build_network, preset
 from gaitforge.learners.policy_network import GaussianSpread, Normaliser, PolicyNetwork
 from gaitforge.learners.tokens import Condition, TokenLayout

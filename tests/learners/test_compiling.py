@@ -9,13 +9,13 @@ import pytest
 
 NAMES = ("inner_loop", "middle_loop", "outer_loop")
 INNER = (
-    "from gaitforge.learners.fast_kernels import compiled\n\n\n@compiled()\ndef inner_loop(x):\n"
+    "from gaitforge.common.kernels import compiled_fast\n\n\n@compiled_fast()\ndef inner_loop(x):\n"
 )
-CALLER = """from gaitforge.learners.fast_kernels import compiled
+CALLER = """from gaitforge.common.kernels import compiled_fast
 from {called} import {called}
 
 
-@compiled()
+@compiled_fast()
 def {name}(x):
     return {called}(x) + 1
 """

@@ -32,15 +32,15 @@ from gaitforge.datasets.formats import exporter_class, importer_class, options_o
 from gaitforge.datasets.formats.protocol import Begin, Exporter, Report, no_progress
 from gaitforge.datasets.formats.sources import Span, blocks, field_bytes
 from gaitforge.datasets.layout import check_outside_stores
-from gaitforge.datasets.schema import Field
-from gaitforge.datasets.selection.episode_values import (
+from gaitforge.datasets.schema import (
     FINAL_OBS,
+    Field,
     actions_in_words,
     holds_executed,
     stores_executed,
 )
-from gaitforge.datasets.selection.selection import EpisodeSelection
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.selection import EpisodeSelection
+from gaitforge.datasets.storage.s3 import is_bucket_url
 
 # Verification.
 Arrays = Mapping[str, np.ndarray]

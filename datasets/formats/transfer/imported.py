@@ -24,8 +24,8 @@ from gaitforge.datasets.dataset import open_store
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
 from gaitforge.datasets.layout import IMPORTS
-from gaitforge.datasets.selection.selection import EpisodeSelection, load_selection
-from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
+from gaitforge.datasets.selection import EpisodeSelection, load_selection
+from gaitforge.datasets.storage.s3 import Bucket, is_bucket_url, local_folder
 
 _DIGITS = 16
 _DIGEST_BYTES = 32

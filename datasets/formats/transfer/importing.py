@@ -56,8 +56,7 @@ from gaitforge.datasets.formats.sources import (
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.storage.parts import array_digest
-from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
-from gaitforge.datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.storage.s3 import Bucket, is_bucket_url, local_folder, push_store
 
 # Staging folders.
 STORE = "store"

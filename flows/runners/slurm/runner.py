@@ -16,7 +16,7 @@ import gaitforge
 from gaitforge.common.errors import amount
 from gaitforge.common.locks import file_system_time
 from gaitforge.datasets import create_store
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, check_versions, store_address
 from gaitforge.flows.records.plans import check_value

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gaitforge.common.errors import amount
-from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
 from gaitforge.datasets.formats.sources import Span, read_json, refuse
 from gaitforge.plugins.exchange.lerobot.lerobot_schema import INFO, MOST_AXES, STATS, TASKS
+from gaitforge.plugins.exchange.lerobot.parquet_rows import ParquetRows, to_rows
 
 _NUMBERS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError, amount
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
 from gaitforge.datasets.formats.protocol import Carried, Importer, NoOptions, PartInput
 from gaitforge.datasets.formats.sources import Span, check_notes, read_json, refuse
 from gaitforge.datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 from gaitforge.plugins.exchange.lerobot import lerobot_schema as layout
 from gaitforge.plugins.exchange.lerobot.files import LerobotFolder
+from gaitforge.plugins.exchange.lerobot.parquet_rows import ParquetRows, to_rows
 
 _FLAGS = (*layout.ENDINGS, layout.SUCCESS)
 _REMEDY = f"delete the folder {layout.NOTES}"

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.analysis.statistics import (
+from gaitforge.datasets.formats.sources import Span, tiling_slices
+from gaitforge.datasets.schema import Field, Schema
+from gaitforge.datasets.selection import EpisodeSelection
+from gaitforge.datasets.statistics import (
     ChannelStatistics,
     channel_quantiles,
     channel_statistics,
     row_quantiles,
 )
-from gaitforge.datasets.formats.sources import Span, tiling_slices
-from gaitforge.datasets.schema import Field, Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection
 
 VERSION = "v3.0"
 INFO = "meta/info.json"

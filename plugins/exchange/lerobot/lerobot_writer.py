@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaitforge.common.errors import DatasetError
-from gaitforge.datasets.formats.parquet_rows import to_arrow, to_lists
 from gaitforge.datasets.formats.protocol import (
     README,
     Advance,
@@ -23,10 +22,11 @@ from gaitforge.datasets.formats.protocol import (
 )
 from gaitforge.datasets.formats.sources import Block, blocks
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.plugins.exchange.lerobot import lerobot_schema
 from gaitforge.plugins.exchange.lerobot import lerobot_schema as layout
 from gaitforge.plugins.exchange.lerobot.lerobot_schema import NOTES, Stats, feature_of
+from gaitforge.plugins.exchange.lerobot.parquet_rows import to_arrow, to_lists
 
 _LOAD = """from lerobot.datasets.lerobot_dataset import LeRobotDataset
 

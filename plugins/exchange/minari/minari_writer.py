@@ -25,7 +25,7 @@ from gaitforge.datasets.formats.protocol import (
 )
 from gaitforge.datasets.formats.sources import blocks, check_fields, check_room
 from gaitforge.datasets.schema import Field
-from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
+from gaitforge.datasets.selection import EpisodeSelection, final_of
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.plugins.exchange.minari.minari_schema import (
     LARGE_SEED,

@@ -17,7 +17,7 @@ from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, Expo
 from gaitforge.datasets.formats.sources import blocks, check_fields, check_room, tiling_slices
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection, load_selection
+from gaitforge.datasets.selection import EpisodeSelection, load_selection
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.plugins.exchange.robomimic import robomimic_schema as keys
 

@@ -22,13 +22,6 @@ import pyarrow as pa
 
 from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.formats import hdf5
-from gaitforge.datasets.formats.d4rl_tasks import (
-    TASKS,
-    UNKNOWN,
-    named_dataset,
-    obs_slices,
-    task_columns,
-)
 from gaitforge.datasets.formats.protocol import Carried, PartInput
 from gaitforge.datasets.formats.sources import (
     Span,
@@ -43,6 +36,13 @@ from gaitforge.datasets.formats.sources import (
 )
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 from gaitforge.plugins.gym.d4rl import d4rl_layout as layout
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import (
+    TASKS,
+    UNKNOWN,
+    named_dataset,
+    obs_slices,
+    task_columns,
+)
 
 _UNKNOWN_DT_S = 0.02
 _LAST_STEP = 1

@@ -13,7 +13,7 @@ from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, Expo
 from gaitforge.datasets.formats.sources import blocks, check_fields, check_room
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.plugins.gym.d4rl import d4rl_layout as layout
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation
 from gaitforge.common.errors import listed
-from gaitforge.datasets.formats.d4rl_tasks import obs_slices
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import obs_slices
 from gaitforge.plugins.gym.environments.environment_id import EnvironmentId, succeeded
 from gaitforge.plugins.gym.environments.spaces import ActionCode
 from gaitforge.plugins.gym.environments.tasks import GymTask, failure, find_task, make_environment

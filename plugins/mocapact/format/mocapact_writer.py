@@ -13,7 +13,7 @@ from gaitforge.datasets.formats.hdf5 import write_notes
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.sources import Block, blocks, check_fields, check_room
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.plugins.mocapact.format import mocapact_schema as keys
 
 CLIP_COLUMNS = ("clip", "snippet_start", "snippet_end", "random_start")

@@ -12,7 +12,7 @@ from typing import Any, Self
 import mujoco
 import numpy as np
 
-from gaitforge.common.extensions import load_mocapact
+from gaitforge.common.extensions import load_extra
 from gaitforge.plugins.mocapact.humanoid.observation import JOINT_NAMES, N_BODIES
 
 PHYSICS_DT_S = 0.005
@@ -30,6 +30,11 @@ APPENDAGES = (*END_EFFECTORS, "head")
 def quiet_loading() -> AbstractContextManager[object]:
     """Silences protobuf's deprecation warnings in dm_control's clip loader."""
     return warnings.catch_warnings(action="ignore", category=DeprecationWarning)
+
+
+def load_mocapact(module: str) -> Any:
+    """A module of the extra `mocapact`, of dm_control or h5py; raises as `load_extra`."""
+    return load_extra(module, "the humanoid", "mocapact")
 
 
 def make_arena() -> Any:

@@ -23,8 +23,8 @@ from gaitforge.learners.training.building import build_policy, build_values
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
-from gaitforge.learners.training.value_learner import Transitions
 from gaitforge.plugins.gym.task import GymPlan
+from gaitforge.plugins.offline_rl.value_learner import Transitions
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 
 pytest.importorskip("gymnasium")

@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from gaitforge.common.interrupts import Stopped
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
-from gaitforge.learners.control.compiled_step import compiled_step
+from gaitforge.learners.control.control import compiled_step
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.building import build_policy, build_values

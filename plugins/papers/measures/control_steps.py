@@ -15,10 +15,10 @@ from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.stages.transfer import robot_facts
 from gaitforge.learners.checkpoint import policy_card
-from gaitforge.learners.control.compiled_step import compiled_step
-from gaitforge.learners.control.control import TorchStep
+from gaitforge.learners.control.control import TorchStep, compiled_step
 from gaitforge.learners.export.export import PolicyExportOptions, export_policy, onnx_packages
 from gaitforge.learners.export.onnx_policy import OnnxPolicy
+from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.learners.models.registry import (
     ModelSpec,
     count_parameters,
@@ -27,7 +27,6 @@ from gaitforge.learners.models.registry import (
     preset,
 )
 from gaitforge.learners.models.spaces import SPACES
-from gaitforge.learners.models.spectral import paper_modes
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.plugins.papers.measures.interface import Measure, Point, Series
 from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of, untrained_policy

@@ -9,9 +9,9 @@ import numpy as np
 
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.analysis.statistics import block_spectra, mode_energy
+from gaitforge.datasets.statistics import block_spectra, mode_energy
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.models.spectral import paper_modes
+from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.plugins.papers.measures.interface import Measure, Point, Series
 
 LOWEST = "lowest modes"

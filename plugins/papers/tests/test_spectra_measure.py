@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gaitforge.datasets.analysis.statistics import mode_energy
+from gaitforge.datasets.statistics import mode_energy
 from gaitforge.flows.progress import no_progress
-from gaitforge.learners.models.spectral import paper_modes
+from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.plugins.papers.measures.spectra import LOWEST, OTHERS, Spectra
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(2, 33), st.integers(1, 3))

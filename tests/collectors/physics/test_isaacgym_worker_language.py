@@ -32,16 +32,16 @@ def test_the_worker_is_of_the_oldest_language_and_imports_what_is_there_isaac_gy
     trees = {
         path.stem: ast.parse(path.read_text("utf-8"), feature_version=OLDEST) for path in FILES
     }
-    assert {"worker", "simulation", "robots"} <= set(trees)
+    assert {"worker", "simulation"} <= set(trees)
     names = {stem: list(imported(tree)) for stem, tree in trees.items()}
     for stem, found in names.items():
         assert set(found) <= ALLOWED, stem
         first = [name for name in found if name in {"isaacgym", "torch"}]
-        if stem in {"robots", "simulation"}:
+        if stem == "simulation":
             assert first[0] == "isaacgym"
         elif "torch" in first:
-            # Imported by those alone, after Isaac Gym.
-            assert {other for other in names if stem in names[other]} <= {"robots", "simulation"}
+            # Imported by it alone, after Isaac Gym.
+            assert {other for other in names if stem in names[other]} <= {"simulation"}
 
 
 @pytest.mark.parametrize("newer", ["if (n := 3):\n    pass\n", "def f(a, /):\n    pass\n"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gaitforge.datasets import DatasetError, Field, Store, merge_stores, open_store
 from gaitforge.datasets.edits.assemble import apply_edits
 from gaitforge.datasets.edits.split import Cuts, cut_episodes, pieces_of
-from gaitforge.datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.storage.s3 import push_store
 from tests.datasets.edits.test_edits import PARTS, apply, edited_store, model_of
 from tests.datasets.edits.test_merge import EDITS
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part

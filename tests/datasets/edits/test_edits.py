@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Field, Selection, Store, difference, open_store
-from gaitforge.datasets.analysis.lazy_arrays import UnitReader
+from gaitforge.datasets.statistics import UnitReader
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_killed
 

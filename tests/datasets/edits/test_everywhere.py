@@ -17,13 +17,13 @@ from gaitforge.datasets import (
     open_store,
     save_split,
 )
-from gaitforge.datasets.analysis.card_content import card_record
 from gaitforge.datasets.edits.assemble import apply_edits
 from gaitforge.datasets.edits.operations import add_field
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.datasets.storage.integrity import store_files
-from gaitforge.datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.storage.s3 import push_store
+from gaitforge.pipeline.report.card import card_record
 from tests.datasets.edits.test_edits import same
 from tests.datasets.edits.test_fields import TWO, collected_obs, make_field
 from tests.datasets.formats.format_stores import plain_store, random_episodes

@@ -12,7 +12,7 @@ from gaitforge.collectors.legged.data import legged_schema
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.datasets import Field, Schema, Selection, Store
-from gaitforge.plugins.papers.fcnet.fcnet_schema import previous_actions
+from gaitforge.plugins.gym.fcnet.fcnet_schema import previous_actions
 from tests.datasets.making import part_input
 
 ENDINGS = {

@@ -13,14 +13,13 @@ from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.datasets.storage.s3.bucket import Bucket
-from gaitforge.datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.storage.s3 import Bucket, push_store
 from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
 from tests.datasets.programs import run_killed
 
 h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
-CREATE = "gaitforge.datasets.storage.s3.bucket:Bucket.create"
+CREATE = "gaitforge.datasets.storage.s3:Bucket.create"
 IMPORTS = """
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.transfer.importing import import_source

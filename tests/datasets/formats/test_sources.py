@@ -14,7 +14,7 @@ from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS, content_digests, identity
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.datasets.schema import Schema
-from gaitforge.plugins.papers.tests.test_fcnet_format import write_maps
+from gaitforge.plugins.gym.tests.test_fcnet_format import write_maps
 from tests.datasets.making import small_schema
 
 h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")

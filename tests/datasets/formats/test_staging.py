@@ -12,7 +12,7 @@ from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.plugins.papers.fcnet.fcnet_reader import FcnetImporter
+from gaitforge.plugins.gym.fcnet.fcnet_reader import FcnetImporter
 from tests.datasets.formats.format_stores import (
     CASES,
     Episode,

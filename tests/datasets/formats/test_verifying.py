@@ -11,7 +11,7 @@ from gaitforge.datasets import DatasetError, Store
 from gaitforge.datasets.formats import exporter_class, find_format
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection, verify_export
-from gaitforge.plugins.papers.fcnet.fcnet_writer import FcnetExporter
+from gaitforge.plugins.gym.fcnet.fcnet_writer import FcnetExporter
 from tests.datasets.formats.format_stores import (
     CASES,
     Episode,

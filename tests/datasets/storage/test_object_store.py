@@ -18,10 +18,9 @@ from zarr.storage import ObjectStore
 
 from conftest import BUCKET
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.analysis.lazy_arrays import UnitReader
 from gaitforge.datasets.dataset import RemoteStore
-from gaitforge.datasets.storage.s3.bucket import Bucket
-from gaitforge.datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.statistics import UnitReader
+from gaitforge.datasets.storage.s3 import Bucket, push_store
 from tests.datasets.making import (
     TWO_PARTS,
     fill_store,
@@ -323,7 +322,7 @@ def test_storage_that_ignores_conditions_is_noticed_at_every_first_write(
         return push_store(small_store(tmp_path / "local"), f"{url}/pushed")
 
     for write in (add, create, push, lambda: made.tag("v1")) * 2:
-        monkeypatch.setattr("gaitforge.datasets.storage.s3.bucket._conditional", set())
+        monkeypatch.setattr("gaitforge.datasets.storage.s3._conditional", set())
         with pytest.raises(DatasetError, match="ignores 'If-None-Match"):
             write()
     for name in ("new", "pushed"):

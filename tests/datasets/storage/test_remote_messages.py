@@ -8,8 +8,7 @@ import pytest
 
 from gaitforge.datasets import DatasetError, Selection, open_store
 from gaitforge.datasets.dataset import RemoteStore
-from gaitforge.datasets.storage.s3.bucket import Bucket
-from gaitforge.datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.storage.s3 import Bucket, push_store
 from tests.datasets.making import TWO_PARTS, fill_store, small_schema, small_store
 from tests.datasets.programs import run_on_full_disk
 

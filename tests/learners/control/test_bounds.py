@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gaitforge.learners.control.compiled_step import compiled_step
-from gaitforge.learners.control.control import LearnedPolicy
+from gaitforge.learners.control.control import LearnedPolicy, compiled_step
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.export.export import onnx_step, to_onnx, trace
 from gaitforge.learners.policy_network import PolicyNetwork

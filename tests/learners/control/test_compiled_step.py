@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.rollout import EvaluationGrid, run_episodes
-from gaitforge.learners.control.compiled_step import CompiledStep, compiled_step
-from gaitforge.learners.control.control import LearnedPolicy, TorchStep, fastest_step
+from gaitforge.learners.control.control import (
+    CompiledStep,
+    LearnedPolicy,
+    TorchStep,
+    compiled_step,
+    fastest_step,
+)
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.export.export import onnx_step, to_onnx, trace
 from gaitforge.learners.models.bodies import BODIES

@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from gaitforge.datasets.formats.d4rl_tasks import TASKS
 from gaitforge.learners.models.bodies import BODIES, Body, EmbodimentGraph, body_view
 from gaitforge.learners.models.bot import BodyMLPConfig, BoTConfig
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.tokens import TokenLayout
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS
 from tests.learners.making import OBS_SLICES
 
 # Observations and actions of each body part of the CMU humanoid, as the published code has them:

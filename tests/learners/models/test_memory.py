@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.learners.models.memory import SpectralMemory
+from gaitforge.learners.models.base import SpectralMemory
 from gaitforge.learners.models.registry import config_class, default_settings
 from tests.learners.making import KINDS, make_policy
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.learners.models.spectral import (
+from gaitforge.learners.models.fcnet import (
     CONVOLUTIONS,
     SpectralConv,
     SpectralState,

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.formats.d4rl_tasks import TASKS
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.learners.checkpoint import load_policy, policy_card
 from gaitforge.learners.control.control import LearnedPolicy
@@ -22,6 +21,7 @@ from gaitforge.learners.policy_network import GaussianSpread, Normaliser, Policy
 from gaitforge.learners.tokens import TokenLayout
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import held_out_error, train
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS
 from tests.learners.control.exporting import FACTS
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, Seen, make_policy
 

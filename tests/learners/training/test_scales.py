@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy
-from gaitforge.learners.control.compiled_step import compiled_step
+from gaitforge.learners.control.control import compiled_step
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.export.export import onnx_step, pt2_step, to_onnx, to_pt2, trace
 from gaitforge.learners.policy_network import LEAST, MOST, PolicyNetwork

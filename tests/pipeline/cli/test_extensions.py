@@ -10,6 +10,7 @@ import pytest
 from gaitforge.datasets import open_store
 from gaitforge.flows.tasks.expert_trainers import network_trainer
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
+from gaitforge.learners.models.bodies import body_of, body_view, known_body
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
@@ -307,6 +308,18 @@ def test_a_packages_size_of_a_model_is_listed_and_built_with_its_settings(
         ValueError, match="model_preset 'number' of the package numbers is no Model"
     ):
         preset("number")
+
+
+def test_a_packages_body_is_known_by_its_name_and_by_its_data(install: Install) -> None:
+    source = "from gaitforge.learners.models.bodies import Body\n\n"
+    source += 'SNAKE = Body({"head": "", "tail": "head"}, {"bend": ("tail",)}, ("tail",))\n'
+    install("snakes", "embodiment", "snake", "snakes:SNAKE", source)
+    slices = {"bend": (0, 1), "command": (1, 3)}
+    assert body_of(slices, 1) == "snake"
+    graph, _ = body_view("snake", slices, 1)
+    assert (graph.nodes, graph.observations) == (("head", "tail"), ((1, 2), (0,)))
+    with pytest.raises(ValueError, match=r"no body 'eel'; allowed: .*snake"):
+        known_body("eel")
 
 
 def test_a_packages_format_is_listed_written_and_read(

@@ -11,9 +11,9 @@ import pytest
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.d4rl_tasks import normalised_return
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import normalised_return
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.making import part_input, small_schema
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.formats.d4rl_tasks import TASKS, named_dataset
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS, named_dataset
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.formats.d4rl_tasks import TASKS, named_dataset
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS, named_dataset
 from gaitforge.plugins.gym.tests.d4rl.test_d4rl import rows, write
 
 UMAZE = "Ant_maze_u-maze_noisy_multistart_False_multigoal_False_sparse"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gaitforge.datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS as D4RL_TASKS
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import find_task, make_environment
 from gaitforge.plugins.gym.episodes import evaluate, evaluation_seeds

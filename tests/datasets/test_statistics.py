@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, from_dtype
 
 from gaitforge.datasets import ChannelStatistics, DatasetError, Field, Schema, Selection, Store
-from gaitforge.datasets.analysis import statistics as module
-from gaitforge.datasets.analysis.statistics import DEFAULT_QUANTILES, row_quantiles
+from gaitforge.datasets import statistics as module
 from gaitforge.datasets.schema import DTYPES
+from gaitforge.datasets.statistics import DEFAULT_QUANTILES, row_quantiles
 from tests.datasets.making import part_input, small_schema, small_store
 
 ROWS = arrays(

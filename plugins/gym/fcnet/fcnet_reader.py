@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.formats.d4rl_tasks import TASKS, D4rlTask, named_dataset, task_columns
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import (
     Span,
@@ -23,7 +22,8 @@ from gaitforge.datasets.formats.sources import (
     refuse,
     refuse_unreadable,
 )
-from gaitforge.plugins.papers.fcnet import fcnet_schema as layout
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS, D4rlTask, named_dataset, task_columns
+from gaitforge.plugins.gym.fcnet import fcnet_schema as layout
 
 _KINDS = ("src", "tgt", "meta")
 _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")

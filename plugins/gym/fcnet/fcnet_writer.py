@@ -8,10 +8,9 @@ import numpy as np
 from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.sources import blocks, check_fields
-from gaitforge.datasets.schema import Field, Schema
-from gaitforge.datasets.selection.episode_values import CLEAN
-from gaitforge.datasets.selection.selection import EpisodeSelection
-from gaitforge.plugins.papers.fcnet import fcnet_schema as layout
+from gaitforge.datasets.schema import CLEAN, Field, Schema
+from gaitforge.datasets.selection import EpisodeSelection
+from gaitforge.plugins.gym.fcnet import fcnet_schema as layout
 
 _EXACT = ("float16", "float32")
 _MAX_LENGTH = np.iinfo(np.int32).max

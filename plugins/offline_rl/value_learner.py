@@ -3,8 +3,7 @@
 Legend: B windows, T steps, N valid steps of a batch, D token, A action.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from math import isfinite
@@ -17,8 +16,8 @@ from gaitforge.common.networks import Ensemble, follow
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import BODY
-
-Batch = Mapping[str, Tensor]
+from gaitforge.learners.training.batches import Batch
+from gaitforge.learners.training.update import ValueLosses
 
 
 @dataclass(frozen=True)
@@ -82,28 +81,20 @@ class Transitions:
     last: Tensor
 
 
-class ValueLearner(nn.Module, ABC):
-    """Losses of a policy and its critics; a module that holds the critics and their targets.
-
-    The losses are one sum: the policy's loss has gradients for the policy alone, a critic's for the
-    critic alone. In steps that do not update the policy its parameters get no gradient, so that the
-    optimiser skips them.
+class ValueLearner(ValueLosses):
+    """Losses with critics of states or actions, see `ValueLosses`.
 
     Args:
         reward_scale: the settings' factor on rewards, with None resolved.
 
     Attributes:
-        policy_rate: the policy's learning rate as a share of the critics'.
         values_actions: whether there are critics of actions, `q`, with a target that follows.
-        draws_noise: whether its loss draws random numbers.
     """
 
     q: Ensemble
     target_q: Ensemble
     settings_class: ClassVar[type[ValueSettings]] = ValueSettings
-    policy_rate: ClassVar[float] = 1.0
     values_actions: ClassVar[bool] = True
-    draws_noise: ClassVar[bool] = True
 
     def __init__(self, policy: PolicyNetwork, settings: Any, reward_scale: float) -> None:
         super().__init__()
@@ -114,10 +105,6 @@ class ValueLearner(nn.Module, ABC):
         if self.values_actions:
             self.q = self._critics()
             self.target_q = self.q.frozen()
-
-    @abstractmethod
-    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
-        """All losses of optimiser step `number` (from 0), summed over the valid steps; scalar."""
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """Update the targets after optimiser step `number`."""

@@ -1,6 +1,7 @@
 """Selections of episodes as immutable values, and selections as JSON files.
 
-A selection is refined, hashed, described and read.
+A selection is refined, hashed, described and read. Random numbers are counter-based (`hashed`): the
+same on every machine, library version and rank.
 
 The JSON file of a selection holds row ranges of parts, with the parts' content hashes.
 """
@@ -26,21 +27,44 @@ from gaitforge.datasets.catalog.edit_log import changed_columns
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.rows import Records
 from gaitforge.datasets.catalog.summaries import grouped_outcomes, select_rows
-from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.layout import SHARD_STEPS, check_outside_stores
-from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.episode_values import (
+from gaitforge.datasets.schema import (
     ACTION,
     EXECUTED,
     FINAL_OBS,
     OBS,
     Actions,
     Place,
+    Schema,
     chosen_place,
     executed_schema,
 )
 from gaitforge.datasets.storage.parts import row_runs
 from gaitforge.datasets.storage.store import PartStore
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def hashed(*keys: int | np.ndarray) -> np.ndarray:
+    """Uniform uint64 from integer keys; arrays broadcast, and the order of the keys matters.
+
+    Chains SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+    """
+    state = np.zeros((), np.uint64)
+    with np.errstate(over="ignore"):
+        for key in keys:
+            state = _splitmix(state ^ _splitmix(np.asarray(key).astype(np.uint64)))
+    return state
+
+
+def _splitmix(value: np.ndarray) -> np.ndarray:
+    mixed = value + _GAMMA
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+    return mixed ^ (mixed >> np.uint64(31))
+
 
 _SPLIT = 4
 _OF_ACTIONS = ("schema", "hash", "arrays_hash", "_shown")

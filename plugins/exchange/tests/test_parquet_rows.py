@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets import DatasetError
-from gaitforge.datasets.formats.parquet_rows import ParquetRows
+from gaitforge.plugins.exchange.lerobot.parquet_rows import ParquetRows
 
 ROWS = 20_000
 

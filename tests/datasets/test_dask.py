@@ -11,7 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store
-from gaitforge.datasets.analysis.lazy_arrays import UnitReader, channel_names
+from gaitforge.datasets.statistics import UnitReader, channel_names
 from tests.datasets.making import part_input, small_store, write_small_part
 
 PARTS = [(5, 1, 9, 4), (500, 64), (17, 3)]

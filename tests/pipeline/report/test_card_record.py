@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import DatasetError, Store
-from gaitforge.datasets.analysis.card_content import BINS, card_record, histogram
+from gaitforge.pipeline.report.card import BINS, card_record, histogram
 from tests.datasets.making import part_input, small_schema, small_store
 
 RANDOMISATION = {

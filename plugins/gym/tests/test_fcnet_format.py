@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
-from gaitforge.datasets.formats.d4rl_tasks import TASKS, normalised_return
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.plugins.papers.fcnet.fcnet_schema import OBS_SLICES, STATE
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS, normalised_return
+from gaitforge.plugins.gym.fcnet.fcnet_schema import OBS_SLICES, STATE
 from tests.datasets.formats.format_stores import legged_store, plain_store, random_episodes
 from tests.datasets.making import part_input
 

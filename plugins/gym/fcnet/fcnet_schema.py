@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gaitforge.datasets.formats.d4rl_tasks import D4rlTask, obs_slices
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema, consecutive_slices
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import D4rlTask, obs_slices
 
 STATE = {
     "projected_gravity": 3,

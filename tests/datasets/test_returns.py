@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store
-from gaitforge.datasets.selection.episode_values import (
+from gaitforge.datasets.schema import (
     CUT_OFF,
     TERMINATED,
     TRUNCATED,

@@ -1,1 +1,0 @@
-"""Statistics and lazy views of a selection, and the dataset card."""

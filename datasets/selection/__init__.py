@@ -1,1 +1,0 @@
-"""Selections of episodes, saved selections, and returns-to-go."""

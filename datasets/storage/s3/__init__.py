@@ -1,1 +1,0 @@
-"""Stores in S3-compatible object storage."""
