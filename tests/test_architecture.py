@@ -63,7 +63,7 @@ LAZY = {
     "gaitforge.plugins.robots.imported_experts.torchscript": "loads torch",
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
     "gaitforge.flows.stages.expert_training": "loads rsl-rl",
-    "gaitforge.collectors.physics.mujoco_warp.worlds": "extra warp",
+    "gaitforge.plugins.simulators.mujoco_warp.worlds": "extra warp",
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",
     "gaitforge.common.networks": "loads torch",
@@ -75,6 +75,7 @@ LAZY_IMPORTERS = {
     "gaitforge.plugins.gym.commands": "as those of pipeline.cli",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
     "gaitforge.plugins.robots.commands": "as those of pipeline.cli",
+    "gaitforge.plugins.simulators.commands": "as those of pipeline.cli",
     "gaitforge.plugins.what_if.commands": "as those of pipeline.cli",
     "gaitforge.pipeline.report.experiment": "pages load matplotlib; few commands write one",
 }

@@ -95,7 +95,7 @@ def _train(arguments: argparse.Namespace) -> CommandWork:
         if getattr(arguments, trainer.setting) is not None:
             return trainer.begin(arguments)
     from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig
-    from gaitforge.collectors.physics.checks.robot_check import check_robot
+    from gaitforge.collectors.physics.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
     from gaitforge.collectors.training_folder import POLICY
     from gaitforge.flows.stages.expert_training import run_expert_training

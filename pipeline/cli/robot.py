@@ -11,7 +11,7 @@ from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.terminal import fields_of, show, show_one, table
 
 if TYPE_CHECKING:
-    from gaitforge.collectors.physics.checks.robot_check import RobotFindings
+    from gaitforge.collectors.physics.robot_check import RobotFindings
 
 _PICTURE_PX = (640, 400)
 SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
@@ -40,7 +40,7 @@ PICTURE = option("--picture", "also draw the robot into this PNG", Path, metavar
 )
 def _check(arguments: argparse.Namespace) -> None:
     """Check a robot's card and MJCF, and let it stand for two seconds."""
-    from gaitforge.collectors.physics.checks.robot_check import check_robot
+    from gaitforge.collectors.physics.robot_check import check_robot
 
     robot = load_robot(arguments.robot)
     findings = check_robot(robot)

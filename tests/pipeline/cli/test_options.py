@@ -55,7 +55,6 @@ humanoid reference --list {new} | --motion squat --frames 96 --variants 1
 humanoid collect {new} --reference {clips} --clips step_00-0-9 | --snippet-frames 9 --overlap 1
 expert train --out {new} --env Pendulum-v1 | --robots 3 --terrain flat --skill run
 gym collect {new} --env Hopper-v5 --policies {hopper} --quality expert | --replay x --replay-steps 3
-sim check mujoco | --isaacgym-python python3 --robots 3 !--robots
 """
 """A command line, and options that have no effect there; those after "!" have one."""
 
