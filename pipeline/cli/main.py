@@ -81,10 +81,6 @@ COMMANDS = {
         ),
         "import": ("transfer", "import another project's data into a store"),
         "formats": ("transfer", "list the other projects' formats and their options"),
-        "publish": (
-            "transfer",
-            "push a store with its card to the Hugging Face Hub, in one commit",
-        ),
     },
     OTHERS: {
         "completion": ("main", "print a shell completion script"),

@@ -47,7 +47,6 @@ view {evaluation} --out {new} | --terrain x --robot x --episodes 1 --limit 1 --w
 view {trained} --out {new} | --limit 1 --where level=1
 export {trained} {new} | --where level=1 --tag x --set compression=none --terrain flat
 export {store} d4rl {new} | --formats onnx --checkpoint last --batch 1 --robot x
-publish {store} hf://a/b --format lerobot | --history
 notify --remove | --url http://x.org/a --on failed --hours 3
 notify --url http://x.org/a --on failed | --hours 26
 serve | --timezone UTC --host 127.0.0.1 --expose

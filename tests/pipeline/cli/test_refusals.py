@@ -94,10 +94,6 @@ status file:///x.zarr | allowed: a folder, or s3://bucket/prefix
 status {gone} | nothing is at
 card {store} --out {store}/card | is inside the store
 card {store} --out {new} --scheduler tcp://127.0.0.1:9 | no Dask scheduler answers at tcp
-publish {store} owner/name | give hf://owner/name
-publish {store} hf://name | give hf://owner/name
-publish {store} hf://a/b/c | give hf://owner/name
-publish {store} https://hub/a/b | give hf://owner/name
 
 dataset drop {walks} | say which episodes
 dataset annotate {walks} --skill run note | not COLUMN=VALUE
