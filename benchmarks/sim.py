@@ -11,10 +11,10 @@ from benchmarks.collection import measure_collection
 from benchmarks.harness import Bench, Figures, Rows, bar
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics import availability, make_backend
-from gaitforge.collectors.physics.checks.scene import FIRM_STANCE, ROBOT, hold, start_at
 from gaitforge.collectors.physics.interface import PhysicsBackend
+from gaitforge.collectors.physics.scene import FIRM_STANCE, ROBOT, hold, start_at
 from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
-from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.collectors.simulators import backend_names
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.tasks.legged import LeggedPlan
 
@@ -71,8 +71,9 @@ def _backends(config: SimBenchConfig, reporter: Reporter) -> tuple[Rows, list[st
     """Rows of the back ends that are here, and why the others are not."""
     rows = []
     notes = []
-    with reporter.step("bench simulators", len(BACKENDS), "simulator") as advance:
-        for name in BACKENDS:
+    names = backend_names()
+    with reporter.step("bench simulators", len(names), "simulator") as advance:
+        for name in names:
             found = availability(name)
             if not found.available:
                 notes.append(f"{name}: {found.why_not}")

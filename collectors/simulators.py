@@ -4,20 +4,15 @@ from gaitforge.common.extensions import extension, extension_names
 
 BACKENDS = {
     "mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend"),
-    "mujoco_warp": ("gaitforge.collectors.physics.mujoco_warp.warp_backend", "MujocoWarpBackend"),
     "isaacgym": ("gaitforge.collectors.physics.isaacgym.backend", "IsaacGymBackend"),
 }
-"""Module and class by name."""
-
-
-def processor_of(name: str) -> str:
-    """Device of a back end: "cuda", which `mujoco_warp` can do without, or "cpu"."""
-    return "cuda" if name in ("mujoco_warp", "isaacgym") else "cpu"
+"""Module and class by name: the default, and last what needs a Python of its own."""
 
 
 def backend_names() -> list[str]:
-    """The back ends here, and those of other packages."""
-    return list(dict.fromkeys([*BACKENDS, *extension_names("simulator")]))
+    """The back ends here and, after the default, those of plug-ins and other packages."""
+    default, *others = BACKENDS
+    return list(dict.fromkeys([default, *extension_names("simulator"), *others]))
 
 
 def check_backend(name: str) -> str:

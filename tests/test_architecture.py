@@ -63,7 +63,7 @@ LAZY = {
     "gaitforge.plugins.robots.imported_experts.torchscript": "loads torch",
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
     "gaitforge.flows.stages.expert_training": "loads rsl-rl",
-    "gaitforge.collectors.physics.mujoco_warp.worlds": "extra warp",
+    "gaitforge.plugins.simulators.mujoco_warp.worlds": "extra warp",
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",
     "gaitforge.common.networks": "loads torch",
@@ -72,9 +72,11 @@ LAZY = {
 # Modules that may import any module of ours inside a function.
 LAZY_IMPORTERS = {
     "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
+    "gaitforge.plugins.exchange.commands": "as those of pipeline.cli",
     "gaitforge.plugins.gym.commands": "as those of pipeline.cli",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
     "gaitforge.plugins.robots.commands": "as those of pipeline.cli",
+    "gaitforge.plugins.simulators.commands": "as those of pipeline.cli",
     "gaitforge.plugins.what_if.commands": "as those of pipeline.cli",
     "gaitforge.pipeline.report.experiment": "pages load matplotlib; few commands write one",
 }

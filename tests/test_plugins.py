@@ -89,6 +89,14 @@ def test_what_a_plug_in_brings_goes_with_it_and_the_rest_stays(plugin: str, tmp_
     presets = {row["preset"] for row in listed}
     assert {"demo", "compare"} <= presets
     assert not presets & set(brings.get("presets", []))
+    listed = json.loads(gaitforge(copy, "sim", "list", "--json").stdout)
+    simulators = {row["name"] for row in listed}
+    assert {"mujoco", "isaacgym"} <= simulators
+    assert not simulators & set(brings.get("simulators", []))
+    for name in brings.get("simulators", []):
+        refused = gaitforge(copy, "collect", "s.zarr", "--sim", name)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"unknown simulator '{name}'" in refused.stderr
     for name in brings.get("tasks", []):
         refused = gaitforge(copy, "collect", "s.zarr", "--task", name)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

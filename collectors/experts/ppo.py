@@ -43,6 +43,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from gaitforge.collectors.legged.rewards import track_linear_velocity
+from gaitforge.collectors.physics import processor_of
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.kinematics import C, GaitReference
 from gaitforge.collectors.robots.robot import (
@@ -61,7 +62,7 @@ from gaitforge.collectors.scenarios.randomisation import (
 )
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
-from gaitforge.collectors.simulators import check_backend, processor_of
+from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.collectors.training_folder import POLICY
 from gaitforge.common.errors import listed

@@ -4,18 +4,42 @@ A back end's module holds its class and `installed_version()`, which raises Back
 the back end cannot be built; importing it needs no optional package.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import version
 
 from gaitforge.collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.simulators import backend_path, check_backend
 
 
+def _backend_class(name: str) -> type[PhysicsBackend]:
+    module, cls = backend_path(name)
+    return getattr(import_module(module), cls)
+
+
 def is_exact(name: str) -> bool:
     """Whether a back end, available or not, replays bit for bit; see `PhysicsBackend.exact`."""
-    module, cls = backend_path(name)
-    return getattr(import_module(module), cls).exact
+    return _backend_class(name).exact
+
+
+def processor_of(name: str) -> str:
+    """Device of a back end, available or not: "cuda" or "cpu"; see `PhysicsBackend.processor`."""
+    try:
+        backend = _backend_class(name)
+    except ImportError:  # `availability` says so
+        return PhysicsBackend.processor
+    return getattr(backend, "processor", PhysicsBackend.processor)
+
+
+def released_version(name: str) -> str | None:
+    """Version of the simulator's package, see `PhysicsBackend.package`; None where none is told."""
+    try:
+        # Not one that the class inherits: its simulator may be of another version.
+        package = vars(_backend_class(name)).get("package")
+        return version(package) if package else None
+    except ImportError:  # also of a package that is not installed; `availability` says so
+        return None
 
 
 def availability(name: str) -> Availability:
@@ -47,8 +71,7 @@ def make_backend(
     status = availability(name)
     if not status.available:
         raise BackendUnavailable(f"simulator '{name}' is not available: {status.why_not}")
-    module, cls = backend_path(name)
-    backend = getattr(import_module(module), cls)
+    backend: Callable[..., PhysicsBackend] = _backend_class(name)
     robots = [robot] if isinstance(robot, RobotCard) else list(robot)
     if len(robots) == 1:
         return backend(robots[0], num_robots, threads)

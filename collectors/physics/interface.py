@@ -1,6 +1,6 @@
 """Interface of a physics back end: N robots under a PD law, each on its own terrain tile.
 
-Back ends do not know the task; `checks.contract` tests every one of them. SI units; quaternions
+Back ends do not know the task. `gaitforge sim check` tests every one of them. SI units; quaternions
 wxyz, body to world; base angular velocity in the body frame; joints in the card's order; world
 frame for everything else. A control step is `DECIMATION` substeps of `SUBSTEP_S`.
 """
@@ -97,6 +97,8 @@ class PhysicsBackend(Protocol):
             all robots of such a back end together.
         several_robots: whether the rows may be different robots.
         model_fields: whether draws of MuJoCo's model are applied, see `Quantity.place`.
+        processor: the device that it computes on: "cuda", which it may do without, or "cpu".
+        package: the installed package whose version is `version`; empty if there is none.
     """
 
     name: str
@@ -107,6 +109,8 @@ class PhysicsBackend(Protocol):
     fixed_world: bool = False
     several_robots: bool = False
     model_fields: bool = False
+    processor: str = "cpu"
+    package: str = ""
 
     def trunk_kg(self, index: int) -> float:
         """The nominal mass of a robot's trunk."""

@@ -1,10 +1,8 @@
 """Legged robots: an expert on N simulated robots."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from math import ceil
 from typing import Annotated
 
@@ -18,10 +16,11 @@ from gaitforge.collectors.legged import data
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import Driver, EpisodeSpec
 from gaitforge.collectors.legged.rollout import run_episodes
+from gaitforge.collectors.physics import processor_of, released_version
 from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
-from gaitforge.collectors.simulators import check_backend, processor_of
+from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.limits import Range
 from gaitforge.datasets import Schema
@@ -32,8 +31,6 @@ from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation
 
 Robots = Annotated[int, Range(1, 100_000)]
 """Parallel robots of a simulator."""
-_PACKAGES = {"mujoco": "mujoco", "mujoco_warp": "mujoco-warp"}
-"""Back end -> the package whose version is that of its episodes."""
 MIXED = "legged-mixed"
 """The preset of `data.MIXED_EXPERTS`."""
 
@@ -79,11 +76,8 @@ class LeggedPlan(CollectionPlan):
 
     def simulator(self) -> tuple[str, str] | None:
         """See `CollectionPlan.simulator`."""
-        if self.sim not in _PACKAGES:  # told by another Python, or another package's class
-            return None
-        with suppress(PackageNotFoundError):  # its back end says so
-            return self.sim, version(_PACKAGES[self.sim])
-        return None
+        version = released_version(self.sim)
+        return None if version is None else (self.sim, version)
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""

@@ -70,9 +70,9 @@ COMMANDS = {
         "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
     },
     "robots, experts and simulators": {
-        "robot": ("robot", "list and check robots"),
-        "expert": ("expert", "list, train, average and film experts"),
-        "sim": ("sim", "list and check simulators"),
+        "robot": ("robots", "list and check robots"),
+        "expert": ("robots", "list, train, average and film experts"),
+        "sim": ("robots", "list and check simulators"),
     },
     "exchange with other projects": {
         "export": (
@@ -81,10 +81,6 @@ COMMANDS = {
         ),
         "import": ("transfer", "import another project's data into a store"),
         "formats": ("transfer", "list the other projects' formats and their options"),
-        "publish": (
-            "transfer",
-            "push a store with its card to the Hugging Face Hub, in one commit",
-        ),
     },
     OTHERS: {
         "completion": ("main", "print a shell completion script"),

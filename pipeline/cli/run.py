@@ -320,7 +320,7 @@ def _work(
     """The stages of an experiment in `out`, which is claimed unless only a script is asked for."""
     from gaitforge.flows.experiments.claim import claim
     from gaitforge.flows.experiments.runs import note_rounds
-    from gaitforge.pipeline.presets.choices import chosen_claim
+    from gaitforge.pipeline.presets.experiments import chosen_claim
     from gaitforge.pipeline.report.experiment import stages_of
 
     addresses = tuple(str(store_address(store)) for store in stores)

@@ -1,4 +1,4 @@
-"""`gaitforge export`, `import`, `publish` and `formats`: policies, and other projects' data.
+"""`gaitforge export`, `import` and `formats`: policies, and other projects' data.
 
 The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST is data.
 """
@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gaitforge import datasets
-from gaitforge.common.errors import amount, install_extra
-from gaitforge.common.files import files_under
+from gaitforge.common.errors import install_extra
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
 from gaitforge.datasets.schema import WORDS
 from gaitforge.flows.progress import Reporter, begun_later
@@ -32,21 +30,21 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.values import names, positive, store_address, uses
-from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
+from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
+from gaitforge.pipeline.cli.store import chosen_episodes
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.terminal import TerminalReporter, cell, show, show_one
+from gaitforge.pipeline.terminal import cell, show
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
 
-_ACTIONS = option(
+ACTIONS = option(
     "--actions",
     "executed, which rewards and next observations follow from, or clean, the labels to imitate "
     "(default: executed where the store tells them; fcnet: clean)",
     choices=tuple(filter(None, WORDS)),
 )
-
+"""The option with the actions to export."""
 
 _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
                         [--robot ROBOT]
@@ -74,7 +72,7 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
         option("--batch", "robots per control step (default: 1)", positive),
         option("--robot", "a name or path, if not the run's own robot"),
     ),
-    group("to export data", CELLS, WHERE, TAG, _ACTIONS),
+    group("to export data", CELLS, WHERE, TAG, ACTIONS),
     setting("compression=none (d4rl)"),
     JSON,
     runner=False,
@@ -119,7 +117,7 @@ def _export_data(arguments: argparse.Namespace) -> CommandWork:
     selection = chosen_episodes(
         datasets.open_store(store_address(source), tag=arguments.tag), arguments
     )
-    run = partial(_export, name, selection, Path(destination), asdict(options))
+    run = partial(export_with_progress, name, selection, Path(destination), asdict(options))
     return single(arguments, "export", run, _report_result, Path(destination))
 
 
@@ -132,14 +130,14 @@ def _with_actions(name: str, options: Any, arguments: argparse.Namespace) -> Any
     return replace(options, actions=arguments.actions)
 
 
-def _export(
+def export_with_progress(
     name: str,
     selection: "datasets.Selection",
     destination: Path,
     options: Mapping[str, object],
     reporter: Reporter,
 ) -> "Report":
-    """Export a selection with progress."""
+    """Export a selection to a format, and tell the reporter how far it is."""
     from gaitforge.datasets.formats.transfer.exporting import export_selection
 
     with begun_later(reporter, "export") as begin:
@@ -166,65 +164,6 @@ def import_command(arguments: argparse.Namespace) -> CommandWork:
     plan = ImportPlan(arguments.format, asdict(options), **values)
     run = partial(run_import, plan, arguments.source, arguments.store)
     return single(arguments, "import", run, _report_result)
-
-
-@command(
-    "gaitforge publish data/legged.zarr hf://owner/legged --format lerobot --private",
-    STORE,
-    option("url", "hf://owner/name, a dataset on the Hugging Face Hub"),
-    option("--format", "zarr or lerobot", default="zarr", choices=("zarr", "lerobot")),
-    _ACTIONS,
-    flag("--history", "send an edited store with its edits, tags and what they took away"),
-    flag("--private", "make a new repository private"),
-    option("--revision", "branch to push to (default: main)", default="", metavar="BRANCH"),
-    flag("--no-pictures", "skip the card's pictures of typical episodes"),
-    JSON,
-)
-def publish_command(arguments: argparse.Namespace) -> Callable[[], None]:
-    """Push a store with its card to the Hugging Face Hub, in one commit if it takes that."""
-    uses(arguments, "store", "url", "private", "revision", "no_pictures", "json")
-    uses(arguments, "history" if arguments.format == "zarr" else "actions")
-    return partial(_publish, arguments)
-
-
-def _publish(arguments: argparse.Namespace) -> None:
-    from gaitforge.datasets.formats.protocol import README
-    from gaitforge.datasets.formats.transfer.publishing import hub_repository, push_files
-    from gaitforge.datasets.storage.integrity import store_files
-    from gaitforge.pipeline.report.card import write_readme
-
-    draw = drawing(arguments)
-    repository = hub_repository(arguments.url)
-    store = datasets.open_store(arguments.store)
-    selection = store.select()
-    reporter = TerminalReporter()
-    with TemporaryDirectory(prefix="gaitforge-publish-") as temporary:
-        folder = Path(temporary, "made")
-        if arguments.format == "zarr":
-            if store.edits() and not arguments.history:
-                store = applied(store, Path(temporary, store.path.name), reporter)
-                selection = store.select()
-            files = store_files(store)
-        else:
-            actions = {"actions": arguments.actions or ""}
-            _export("lerobot", selection, folder, actions, reporter)
-            files = {name: folder / name for name in files_under(folder)}
-        card = Path(temporary, "card")
-        reporter.say("card: statistics and pictures")
-        files |= write_readme(selection, card, repository, files.get(README), draw)
-        size = sum(path.stat().st_size for path in files.values())
-        reporter.say(f"push: {amount(len(files), 'file')}, {size / 1e6:,.1f} MB, to {repository}")
-        message = f"{amount(len(selection), 'episode')} by gaitforge"
-        url = push_files(
-            repository,
-            files,
-            message,
-            private=arguments.private,
-            revision=arguments.revision,
-            say=reporter.say,
-        )
-        counts = {"files": len(files), "bytes": size, "hash": store.info().hash}
-    show_one({"repository": repository, "commit": url, **counts}, arguments.json)
 
 
 def _report_result(report: "Report") -> Result:

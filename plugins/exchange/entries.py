@@ -1,6 +1,7 @@
 """What this plug-in brings, by the names of its entry points; loads none of its work."""
 
 from gaitforge.datasets.formats import FormatEntry
+from gaitforge.pipeline.cli.parsing.entries import CommandEntry
 
 _HERE = "gaitforge.plugins.exchange"
 
@@ -25,4 +26,9 @@ ROBOMIMIC = FormatEntry(
     exporter=f"{_HERE}.robomimic.robomimic_writer:RobomimicExporter",
     needs=("h5py",),
     extra="hdf5",
+)
+PUBLISH = CommandEntry(
+    "push a store with its card to the Hugging Face Hub, in one commit",
+    f"{_HERE}.commands:publish",
+    group="exchange with other projects",
 )

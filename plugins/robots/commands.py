@@ -22,7 +22,7 @@ from gaitforge.pipeline.cli.parsing.values import (
     positive,
     ranges_by_joint,
 )
-from gaitforge.pipeline.cli.robot import PICTURE, SIZES, check_record, draw_picture, show_checked
+from gaitforge.pipeline.cli.robots import PICTURE, SIZES, check_record, draw_picture, show_checked
 from gaitforge.pipeline.terminal import TerminalReporter, fields_of, show, show_one
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.physics.checks.robot_check import check_robot
 from gaitforge.collectors.physics.mujoco.urdf import matrix as rotation_matrix
+from gaitforge.collectors.physics.robot_check import check_robot
 from gaitforge.collectors.robots.kinematics import LegKinematics, standing_height_m
 from gaitforge.collectors.robots.robot import (
     CARD_FILE,

@@ -7,7 +7,8 @@ import numpy as np
 
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rewards import Geometry, StepView
-from gaitforge.collectors.physics.checks.scene import (
+from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.collectors.physics.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
     FLAT,
@@ -20,7 +21,6 @@ from gaitforge.collectors.physics.checks.scene import (
     in_the_air,
     start_at,
 )
-from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.kinematics import RobotBatch
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard

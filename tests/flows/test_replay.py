@@ -116,10 +116,7 @@ def test_one_flipped_bit_is_found_and_named(store: Path, tmp_path: Path, field: 
     assert "\n" not in str(faults[0])
 
 
-@pytest.mark.parametrize("simulator", ["mujoco_warp", "isaacgym"])
-def test_a_store_of_a_simulator_that_is_not_exact_is_refused(
-    store: Path, tmp_path: Path, simulator: str
-) -> None:
-    made = _rewritten(store, tmp_path, "obs", simulator)
-    with pytest.raises(ValueError, match=rf"made by {simulator}, which repeats no episode bit for"):
+def test_a_store_of_a_simulator_that_is_not_exact_is_refused(store: Path, tmp_path: Path) -> None:
+    made = _rewritten(store, tmp_path, "obs", "isaacgym")
+    with pytest.raises(ValueError, match="made by isaacgym, which repeats no episode bit for"):
         replay(made, 1, 0, Silent())

@@ -445,7 +445,7 @@ def test_an_experiment_asks_for_a_gpu_where_one_is_used(
 
 
 def test_a_collection_has_a_gpu_for_its_simulator_alone_and_no_second_node(tmp_path: Path) -> None:
-    on_gpu = replace(PLAN, sim="mujoco_warp")
+    on_gpu = replace(PLAN, sim="isaacgym")
     for plan, settings in (
         (PLAN, SlurmSettings(gpus=1)),
         (PLAN, SlurmSettings(nodes=2)),

@@ -86,13 +86,6 @@ def test_parts_of_another_version_are_refused_before_anything_is_simulated(
     assert open_store(tmp_path / "s.zarr").parts() == [first]
 
 
-def test_mujoco_warps_version_is_known_before_it_is_imported() -> None:
-    pytest.importorskip("mujoco_warp")
-    from gaitforge.collectors.physics.mujoco_warp.warp_backend import installed_version
-
-    assert replace(COLLECT, sim="mujoco_warp").simulator() == ("mujoco_warp", installed_version())
-
-
 def test_dasks_workers_make_the_same_dataset(
     made: Made, scheduler: DaskSettings, tmp_path: Path
 ) -> None:

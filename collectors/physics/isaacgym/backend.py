@@ -114,6 +114,7 @@ class IsaacGymBackend(PhysicsBackend):
     """
 
     name = "isaacgym"
+    processor = "cuda"
     fixed_world = True
 
     def __init__(

@@ -300,6 +300,7 @@ class MujocoBackend(HostBackend):
     """
 
     name = "mujoco"
+    package = "mujoco"
     version = mujoco.__version__
     exact = True
     several_robots = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.collectors.simulators import backend_names
 from gaitforge.flows.settings import override
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.values import (
@@ -186,7 +186,7 @@ RANDOMISATION = option(
 )
 SIM = option(
     "--sim",
-    f"simulator: {', '.join(BACKENDS)} (see gaitforge sim list)",
+    f"simulator: {', '.join(backend_names())} (see gaitforge sim list)",
     simulator,
     metavar="NAME",
 )

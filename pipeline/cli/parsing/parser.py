@@ -127,13 +127,15 @@ def actions(name: str, example: str, *commands: Command) -> Command:
 
     Args:
         name: as it is typed; the entry point "NAME.ACTION" adds a command.
+        commands: `_robot_list` is the command `list` of the command `robot`, as `_list` is.
     """
 
     def fill(parser: argparse.ArgumentParser) -> None:
         parser.epilog = f"example:  {example}"
         inner = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         for subcommand in commands:
-            subcommand.fill(add_command(inner, subcommand.name, subcommand.what))
+            action = subcommand.name.removeprefix(f"{name}-")
+            subcommand.fill(add_command(inner, action, subcommand.what))
         for action, entry in added_actions(name).items():
             if action not in inner.choices:  # no package replaces a command of ours
                 entry.fill(add_command(inner, action, entry.summary))

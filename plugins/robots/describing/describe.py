@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gaitforge.collectors.physics.checks.robot_check import RobotFindings, check_robot
 from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.physics.robot_check import RobotFindings, check_robot
 from gaitforge.collectors.robots.kinematics import LegKinematics, standing_height_m
 from gaitforge.collectors.robots.robot import (
     CARD_FILE,

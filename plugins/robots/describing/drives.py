@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.physics.checks.robot_check import standing_load
 from gaitforge.collectors.physics.mujoco.model import joint_inertia, stiffness
 from gaitforge.collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS
+from gaitforge.collectors.physics.robot_check import standing_load
 from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from gaitforge.collectors.timing import SUBSTEP_S
 from gaitforge.plugins.robots.describing.anatomy import Anatomy

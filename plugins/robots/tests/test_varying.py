@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.physics.checks.robot_check import check_robot
 from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.physics.robot_check import check_robot
 from gaitforge.collectors.robots.robot import VARIATION, RobotCard, RobotError, load_robot
 from gaitforge.collectors.timing import GRAVITY_MS2
 from gaitforge.plugins.robots.varying import draw_factors, vary_robot, write_varied

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.physics.checks.robot_check import TRIAL_S, check_robot
 from gaitforge.collectors.physics.mujoco.model import build_model, stiffness
+from gaitforge.collectors.physics.robot_check import TRIAL_S, check_robot
 from gaitforge.collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot
 from gaitforge.collectors.scenarios.terrains import Barrier
 from gaitforge.collectors.timing import SUBSTEP_S

@@ -47,7 +47,6 @@ view {evaluation} --out {new} | --terrain x --robot x --episodes 1 --limit 1 --w
 view {trained} --out {new} | --limit 1 --where level=1
 export {trained} {new} | --where level=1 --tag x --set compression=none --terrain flat
 export {store} d4rl {new} | --formats onnx --checkpoint last --batch 1 --robot x
-publish {store} hf://a/b --format lerobot | --history
 notify --remove | --url http://x.org/a --on failed --hours 3
 notify --url http://x.org/a --on failed | --hours 26
 serve | --timezone UTC --host 127.0.0.1 --expose
@@ -55,7 +54,6 @@ humanoid reference --list {new} | --motion squat --frames 96 --variants 1
 humanoid collect {new} --reference {clips} --clips step_00-0-9 | --snippet-frames 9 --overlap 1
 expert train --out {new} --env Pendulum-v1 | --robots 3 --terrain flat --skill run
 gym collect {new} --env Hopper-v5 --policies {hopper} --quality expert | --replay x --replay-steps 3
-sim check mujoco | --isaacgym-python python3 --robots 3 !--robots
 """
 """A command line, and options that have no effect there; those after "!" have one."""
 

@@ -10,7 +10,7 @@ import pytest
 from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
-from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.collectors.simulators import backend_names
 from gaitforge.pipeline.serve import prefect_server
 from tests.datasets.making import small_store
 from tests.pipeline.command_line import Run, assert_refused
@@ -94,10 +94,6 @@ status file:///x.zarr | allowed: a folder, or s3://bucket/prefix
 status {gone} | nothing is at
 card {store} --out {store}/card | is inside the store
 card {store} --out {new} --scheduler tcp://127.0.0.1:9 | no Dask scheduler answers at tcp
-publish {store} owner/name | give hf://owner/name
-publish {store} hf://name | give hf://owner/name
-publish {store} hf://a/b/c | give hf://owner/name
-publish {store} https://hub/a/b | give hf://owner/name
 
 dataset drop {walks} | say which episodes
 dataset annotate {walks} --skill run note | not COLUMN=VALUE
@@ -119,11 +115,6 @@ expert train --out y --steps -5 | at least 1, not '-5'
 expert train --out {file}/x --steps 1 --robots 1 | {file}
 expert train --out {new} --robot rex | no robot 'rex'; allowed: a1, aliengo | , or a card, or a
 robot check rex | no robot 'rex'; allowed: a1, aliengo, anymal_c, | , or a card, or a folder
-
-sim check ode | unknown simulator 'ode'; allowed: {simulators}
-sim check isaacgym | 'isaacgym' is not available: no interpreter
-sim check isaacgym --isaacgym-python {gone} | {gone} | cannot be started
-sim check mujoco --robots 0 | at least 1, not '0'
 
 compare {store} --out {new} --models mlp,rnn | no model 'rnn'; allowed: fcnet
 compare {store} --out {new} --models '' | an experiment needs learners
@@ -256,7 +247,7 @@ def test_wrong_input_is_one_line_and_makes_nothing(
     monkeypatch.setattr(prefect_server, "configured_server", lambda: "http://127.0.0.1:9/api")
     places = {name: str(tmp_path / name) for name in ("new", "gone")}
     places |= {"terrains": ", ".join(TERRAINS), "skills": ", ".join(SKILLS)}
-    places |= {"simulators": ", ".join(BACKENDS)}
+    places |= {"simulators": ", ".join(backend_names())}
     for name in re.findall(r"\{([a-z]+)\}", case):
         if name not in places:
             places[name] = str(request.getfixturevalue(name))

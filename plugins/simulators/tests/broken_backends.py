@@ -5,10 +5,11 @@ from dataclasses import fields, replace
 import numpy as np
 
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.physics.checks.scene import ROBOT, STATE_NAMES
 from gaitforge.collectors.physics.interface import PhysicsState, RobotStart
+from gaitforge.collectors.physics.scene import ROBOT
 from gaitforge.collectors.rotations import rotate, rotate_inverse
 from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, nominal_draws
+from gaitforge.plugins.simulators.checks.measure import STATE_NAMES
 
 
 class Wrapped:

@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.physics import availability
-from gaitforge.collectors.physics.checks.scene import (
+from gaitforge.collectors.physics import availability, is_exact, processor_of
+from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
+from gaitforge.collectors.physics.mujoco.model import GROUND, build_model, write_tile
+from gaitforge.collectors.physics.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
     STANDING_HEIGHT_M,
@@ -24,17 +26,19 @@ from gaitforge.collectors.physics.checks.scene import (
     in_the_air,
     start_at,
 )
-from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
-from gaitforge.collectors.physics.mujoco.model import GROUND, build_model, write_tile
-from gaitforge.collectors.physics.mujoco_warp.warp_backend import MujocoWarpBackend
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotError, load_robot
 from gaitforge.collectors.scenarios.randomisation import DEFAULT
 from gaitforge.collectors.scenarios.terrains import TERRAINS, Passage, make_tile, place_barriers
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.plugins.simulators.mujoco_warp.warp_backend import (
+    MujocoWarpBackend,
+    installed_version,
+)
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import robot_folder
 
 if TYPE_CHECKING:
-    from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
+    from gaitforge.plugins.simulators.mujoco_warp.worlds import WorldLimits
 
 HERE = availability("mujoco_warp")
 needs_warp = pytest.mark.skipif(not HERE.available, reason=HERE.why_not)
@@ -67,6 +71,17 @@ def test_without_the_packages_it_says_how_to_install_them(
     assert "pip install -e '.[warp]'" in found.why_not
     with pytest.raises(BackendUnavailable, match=r"not installed: run .* -e '.\[warp\]'"):
         MujocoWarpBackend(ROBOT, 1, 1)
+
+
+def test_its_device_is_known_before_it_is_built() -> None:
+    assert (is_exact("mujoco_warp"), processor_of("mujoco_warp")) == (False, "cuda")
+    assert LeggedPlan(sim="mujoco_warp").processor == "cuda", "its jobs get a GPU"
+
+
+@needs_warp
+def test_its_version_is_known_before_it_is_built() -> None:
+    told = LeggedPlan(sim="mujoco_warp").simulator()
+    assert told == ("mujoco_warp", installed_version()) == ("mujoco_warp", HERE.version)
 
 
 @pytest.mark.slow
@@ -106,7 +121,7 @@ def sway(step: int) -> np.ndarray:
 def test_memory_for_contacts_grows_and_the_step_is_done_again(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
+    from gaitforge.plugins.simulators.mujoco_warp.worlds import WorldLimits
 
     ample = make(6)
     small = make(6, limits=WorldLimits(contacts=8, convex_pairs=1, constraints=32, matches=1))
@@ -157,7 +172,7 @@ def test_every_world_has_the_tile_it_was_last_put_on(
     import mujoco_warp
     import warp
 
-    from gaitforge.collectors.physics.mujoco_warp.worlds import TileBank
+    from gaitforge.plugins.simulators.mujoco_warp.worlds import TileBank
 
     tiles = [make_tile(sorted(TERRAINS)[number % len(TERRAINS)], number, 0) for number in range(10)]
     host = build_model(ROBOT)

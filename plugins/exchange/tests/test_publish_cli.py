@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.formats.transfer import publishing
+from gaitforge.plugins.exchange import publishing
+from gaitforge.plugins.exchange.tests.hub_double import Hub, hub_double
 from tests.datasets.programs import run_program
 from tests.pipeline.command_line import Run, assert_refused
-from tests.pipeline.hub_double import Hub, hub_double
 
 COMMAND = "import sys; from gaitforge.pipeline.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -131,6 +131,17 @@ def test_the_hubs_refusal_is_one_line_without_the_token(store: Path, tmp_path: P
         assert "cannot publish to owner/x" in done.stderr.splitlines()[-1]
         assert "Traceback" not in done.stderr
         assert hub.repositories == {}
+
+
+@pytest.mark.parametrize("url", ["owner/name", "hf://name", "hf://a/b/c", "https://hub/a/b"])
+def test_what_is_no_repository_is_refused(run: Run, store: Path, url: str) -> None:
+    assert_refused(run("publish", store, url), "give hf://owner/name")
+
+
+def test_options_of_the_other_format_have_no_effect(run: Run, store: Path) -> None:
+    lerobot = run("publish", store, "hf://a/b", "--format", "lerobot", "--history")
+    assert_refused(lerobot, "--history has no effect")
+    assert_refused(run("publish", store, "hf://a/b", "--actions", "clean"), "--actions has no")
 
 
 def test_a_missing_extra(run: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

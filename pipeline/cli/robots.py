@@ -1,17 +1,25 @@
-"""`gaitforge expert`: list, train, average and film experts; plug-ins bring further actions."""
+"""`gaitforge robot`, `expert` and `sim`: robots, experts and simulators.
+
+Plug-ins bring further actions.
+"""
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from gaitforge.collectors.robots.robot import RobotCard, list_robots, load_robot
+from gaitforge.collectors.simulators import backend_names
 from gaitforge.common.errors import DatasetError
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.expert_trainers import TRAINERS, ExpertTrainer
 from gaitforge.pipeline.cli.parsing.options import (
     EXPERT,
+    ISAACGYM_PYTHON,
     JSON,
     OUT,
     RANDOMISATION,
@@ -29,13 +37,111 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import actions, command
-from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
+from gaitforge.pipeline.cli.parsing.values import names, positive, shares, uses, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.terminal import TerminalReporter, show
+from gaitforge.pipeline.terminal import TerminalReporter, fields_of, show, show_one, table
+
+if TYPE_CHECKING:
+    from gaitforge.collectors.physics.robot_check import RobotFindings
+
+# Robots.
+_PICTURE_PX = (640, 400)
+SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
+"""Figures of a robot that its rows show."""
 
 
+@command("gaitforge robot list --json", JSON)
+def _robot_list(arguments: argparse.Namespace) -> None:
+    """List the shipped robots."""
+    robots = map(load_robot, list_robots())
+    show(
+        [{**fields_of(robot, "name", *SIZES), "file": str(robot.path)} for robot in robots],
+        arguments.json,
+    )
+
+
+PICTURE = option("--picture", "also draw the robot into this PNG", Path, metavar="FILE")
+"""The option with the file for `draw_picture`."""
+
+
+@command(
+    "gaitforge robot check my_robot --picture my_robot.png",
+    option("robot", "a folder with robot.json and its MJCF, a card, or a shipped robot"),
+    PICTURE,
+    JSON,
+)
+def _robot_check(arguments: argparse.Namespace) -> None:
+    """Check a robot's card and MJCF, and let it stand for two seconds."""
+    from gaitforge.collectors.physics.robot_check import check_robot
+
+    robot = load_robot(arguments.robot)
+    findings = check_robot(robot)
+    if arguments.json:
+        show_one(check_record(findings), as_json=True)
+    else:
+        show_checked(findings)
+    draw_picture(robot, arguments.picture)
+
+
+def check_record(findings: "RobotFindings") -> dict[str, Any]:
+    """The findings of a check, as a record."""
+    robot = findings.robot
+    columns = {
+        "default_rad": robot.default_joint_pos_rad,
+        "lower_rad": robot.joint_lower_rad,
+        "upper_rad": robot.joint_upper_rad,
+        "kp": robot.kp_nm_per_rad,
+        "kd": robot.kd_nms_per_rad,
+        "standing_nm": abs(findings.stance.torque_nm),
+        "limit_nm": robot.torque_limit_nm,
+        "sag_rad": findings.stance.sag_rad,
+    }
+    joints = [
+        {"joint": joint, **{name: float(values[i]) for name, values in columns.items()}}
+        for i, joint in enumerate(robot.joint_names)
+    ]
+    return {
+        "name": robot.name,
+        "card": str(robot.path),
+        "mjcf": str(robot.mjcf_path),
+        **fields_of(robot, *SIZES),
+        "default_pose_height_m": findings.default_height_m,
+        "stood_height_m": findings.trial.height_m,
+        "stood_tilt_rad": findings.trial.tilt_rad,
+        "action_scale_rad": robot.action_scale_rad,
+        "joints": joints,
+        "warnings": list(findings.warnings),
+    }
+
+
+def show_checked(findings: "RobotFindings") -> None:
+    """Print the findings of a check."""
+    record = check_record(findings)
+    joints = record.pop("joints")
+    warnings = record.pop("warnings")
+    show_one(record, as_json=False)
+    print(f"\n{table(joints)}\n")
+    for warning in warnings:
+        print(f"warning: {warning}")
+    print(f"{findings.robot.name} can be used" + (" all the same" if warnings else ""))
+
+
+def draw_picture(robot: RobotCard, picture: Path | None) -> None:
+    """Draw a robot into a PNG file, if one is asked for."""
+    if picture is None:
+        return
+    from gaitforge.collectors.rendering.rendering import draw_portrait
+    from gaitforge.pipeline.report.picture_files import side_by_side
+
+    write_bytes_durably(picture, side_by_side(draw_portrait(robot, *_PICTURE_PX)))
+
+
+robot_command = actions("robot", "gaitforge robot check my_robot", _robot_list, _robot_check)
+
+
+# Experts.
 @command("gaitforge expert list", JSON)
-def _list(arguments: argparse.Namespace) -> None:
+def _expert_list(arguments: argparse.Namespace) -> None:
     """List the shipped experts."""
     from gaitforge.collectors.experts.expert import EXPERTS, list_experts, load_expert
 
@@ -89,13 +195,13 @@ def _trainer_options(parser: Container) -> None:
     setting("model_overrides.masking=mix"),
     JSON,
 )
-def _train(arguments: argparse.Namespace) -> CommandWork:
+def _expert_train(arguments: argparse.Namespace) -> CommandWork:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
     for trainer in _trainers(partial(print, file=sys.stderr)):
         if getattr(arguments, trainer.setting) is not None:
             return trainer.begin(arguments)
     from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig
-    from gaitforge.collectors.physics.checks.robot_check import check_robot
+    from gaitforge.collectors.physics.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
     from gaitforge.collectors.training_folder import POLICY
     from gaitforge.flows.stages.expert_training import run_expert_training
@@ -133,7 +239,7 @@ def _train(arguments: argparse.Namespace) -> CommandWork:
     OUT,
     THREADS,
 )
-def _average(arguments: argparse.Namespace) -> None:
+def _expert_average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
     from gaitforge.common.machine import default_threads
     from gaitforge.flows.stages.expert_training import average_into
@@ -153,7 +259,7 @@ def _average(arguments: argparse.Namespace) -> None:
     option("--out", "output folder", Path, Path("runs/film")),
     option("--format", "file formats: gif, png, webp, mp4 (default: gif,png)", names),
 )
-def _film(arguments: argparse.Namespace) -> None:
+def _expert_film(arguments: argparse.Namespace) -> None:
     """Draw an expert's skills as contact sheets and animations."""
     from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
     from gaitforge.pipeline.report.pictures import FilmPlan, make_films
@@ -166,4 +272,24 @@ def _film(arguments: argparse.Namespace) -> None:
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
 
 
-expert_command = actions("expert", "gaitforge expert list --json", _list, _train, _average, _film)
+expert_command = actions(
+    "expert",
+    "gaitforge expert list --json",
+    _expert_list,
+    _expert_train,
+    _expert_average,
+    _expert_film,
+)
+
+
+# Simulators.
+@command("gaitforge sim list --json", ISAACGYM_PYTHON, JSON)
+def _sim_list(arguments: argparse.Namespace) -> None:
+    """List the simulators, and what the unavailable ones lack."""
+    uses(arguments, "isaacgym_python")
+    from gaitforge.collectors.physics import availability
+
+    show([asdict(availability(name)) for name in backend_names()], arguments.json)
+
+
+sim_command = actions("sim", "gaitforge sim list --json", _sim_list)

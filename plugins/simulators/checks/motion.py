@@ -4,27 +4,30 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gaitforge.collectors.physics.checks import scene
-from gaitforge.collectors.physics.checks.scene import (
+from gaitforge.collectors.physics import scene
+from gaitforge.collectors.physics.interface import PhysicsBackend
+from gaitforge.collectors.physics.scene import (
     DEFAULT_POSE,
     ROBOT,
-    Make,
     draws_with,
     hold,
     in_the_air,
-    placed,
-    require,
-    require_close,
     start_at,
-    tolerance,
 )
-from gaitforge.collectors.physics.interface import PhysicsBackend
 from gaitforge.collectors.robots.kinematics import LegKinematics
 from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS
 from gaitforge.collectors.rotations import from_yaw, rotate, rotate_inverse
 from gaitforge.collectors.scenarios.randomisation import DEFAULT
 from gaitforge.collectors.scenarios.terrains import TERRAINS, Passage, make_tile, place_barriers
 from gaitforge.collectors.timing import CONTROL_DT_S, GRAVITY_MS2, SUBSTEP_S
+from gaitforge.plugins.simulators.checks import measure
+from gaitforge.plugins.simulators.checks.measure import (
+    Make,
+    placed,
+    require,
+    require_close,
+    tolerance,
+)
 
 _STEP_RAD = 0.3
 _TURN_OF_AXES = np.array([0.5, 0.5, 0.5, 0.5])
@@ -210,17 +213,17 @@ _FLOAT32_STEPS = 15
 State = Mapping[str, np.ndarray]
 
 
-def determinism(make: scene.Make) -> str:
+def determinism(make: measure.Make) -> str:
     """The same starts, draws and targets give the same motion twice."""
     first = make(4, 1)
     second = make(4, 1)
     for backend in (first, second):
         _scatter(backend, range(4))
         _wave(backend, _steps(first))
-    return _require_same(first, scene.snapshot(first), scene.snapshot(second))
+    return _require_same(first, measure.snapshot(first), measure.snapshot(second))
 
 
-def neighbours(make: scene.Make) -> str:
+def neighbours(make: measure.Make) -> str:
     """Motion does not depend on threads, neighbours or a robot's index."""
     numbers = list(range(6))
     runs: dict[str, dict[str, np.ndarray]] = {}
@@ -234,8 +237,8 @@ def neighbours(make: scene.Make) -> str:
         _scatter(backend, robots)
         bumped = _wave(backend, _steps(backend))
         if name == "one thread":
-            scene.require(bumped[1::2].any(), "none of the robots between walls touched them")
-        runs[name] = scene.snapshot(backend)
+            measure.require(bumped[1::2].any(), "none of the robots between walls touched them")
+        runs[name] = measure.snapshot(backend)
     baseline = runs["one thread"]
     differences = [
         _require_same(backend, baseline, runs["two threads"], what="on two threads"),
@@ -245,30 +248,30 @@ def neighbours(make: scene.Make) -> str:
     return differences[0] if len(set(differences)) == 1 else "; ".join(differences)
 
 
-def partial_reset(make: scene.Make) -> str:
+def partial_reset(make: measure.Make) -> str:
     """Resetting one robot leaves the others untouched, now and later."""
     whole = make(4, 1)
     partly = make(4, 1)
     for backend in (whole, partly):
         _scatter(backend, range(4))
         _wave(backend, 10)
-    before = scene.snapshot(partly)
+    before = measure.snapshot(partly)
     partly.reset(1, scene.in_the_air(tile=make_tile("stairs", 7, 0)))
     untouched = [0, 2, 3]
-    at_once = scene.snapshot(partly)
-    for name in scene.STATE_NAMES:
+    at_once = measure.snapshot(partly)
+    for name in measure.STATE_NAMES:
         same = np.array_equal(at_once[name][untouched], before[name][untouched])
-        scene.require(same, f"the reset of robot 1 changed {name} of the others at once")
+        measure.require(same, f"the reset of robot 1 changed {name} of the others at once")
     for backend in (whole, partly):
         _wave(backend, 10)
     height = float(partly.state.base_pos[1, 2])
-    scene.require(height > 40.0, f"the robot that was reset to 50 m is at {height:.1f} m")
-    after = _rows(scene.snapshot(partly), untouched)
-    beside = _rows(scene.snapshot(whole), untouched)
+    measure.require(height > 40.0, f"the robot that was reset to 50 m is at {height:.1f} m")
+    after = _rows(measure.snapshot(partly), untouched)
+    beside = _rows(measure.snapshot(whole), untouched)
     return _require_same(whole, after, beside, what="beside a reset")
 
 
-def restart(make: scene.Make) -> str:
+def restart(make: measure.Make) -> str:
     """A used robot restarts like a new one."""
     used = make(2, 1)
     new = make(2, 1)
@@ -276,10 +279,12 @@ def restart(make: scene.Make) -> str:
     _wave(used, 15)
     for backend in (used, new):
         _scatter(backend, range(2))
-    _require_same(used, scene.snapshot(used), scene.snapshot(new), what="at the start")
+    _require_same(used, measure.snapshot(used), measure.snapshot(new), what="at the start")
     for backend in (used, new):
         _wave(backend, 15)
-    return _require_same(used, scene.snapshot(used), scene.snapshot(new), what="after a restart")
+    return _require_same(
+        used, measure.snapshot(used), measure.snapshot(new), what="after a restart"
+    )
 
 
 def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
@@ -317,13 +322,13 @@ def _require_same(
 ) -> str:
     """Describe how far two runs differ; CheckFailed beyond the tolerance."""
     if backend.exact:
-        for name in scene.STATE_NAMES:
-            scene.require(
+        for name in measure.STATE_NAMES:
+            measure.require(
                 np.array_equal(first[name], second[name]), f"{what} {name} has other bits"
             )
         return "bit for bit"
     off = {
-        name: scene.require_close(f"{what} {name}", first[name], second[name], allowed)
+        name: measure.require_close(f"{what} {name}", first[name], second[name], allowed)
         for name, allowed in _FLOAT32.items()
     }
     return f"{what} off by {1000 * off['base_pos']:.2g} mm, {off['joint_pos']:.2g} rad"

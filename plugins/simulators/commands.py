@@ -1,26 +1,16 @@
-"""`gaitforge sim`: list and check simulators."""
+"""`gaitforge sim check`."""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 
-from gaitforge.collectors.simulators import backend_names
 from gaitforge.pipeline.cli.parsing.options import ISAACGYM_PYTHON, JSON, option
-from gaitforge.pipeline.cli.parsing.parser import actions, command
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import of_simulator, positive, simulator, uses
-from gaitforge.pipeline.terminal import TerminalReporter, show, show_one
+from gaitforge.pipeline.terminal import TerminalReporter, show_one
 
 FAILED = 1
-
-
-@command("gaitforge sim list --json", ISAACGYM_PYTHON, JSON)
-def _list(arguments: argparse.Namespace) -> None:
-    """List the simulators, and what the unavailable ones lack."""
-    uses(arguments, "isaacgym_python")
-    from gaitforge.collectors.physics import availability
-
-    show([asdict(availability(name)) for name in backend_names()], arguments.json)
 
 
 @command(
@@ -30,7 +20,7 @@ def _list(arguments: argparse.Namespace) -> None:
     ISAACGYM_PYTHON,
     JSON,
 )
-def _check(arguments: argparse.Namespace) -> Callable[[], int]:
+def sim_check(arguments: argparse.Namespace) -> Callable[[], int]:
     """Run the physics contract's checks on an installed simulator."""
     uses(arguments, "robots", "json")
     of_simulator(arguments, arguments)
@@ -39,7 +29,7 @@ def _check(arguments: argparse.Namespace) -> Callable[[], int]:
 
 def _run_checks(arguments: argparse.Namespace) -> int:
     from gaitforge.collectors.physics import availability
-    from gaitforge.collectors.physics.checks.contract import CHECKS, run_checks
+    from gaitforge.plugins.simulators.checks.contract import CHECKS, run_checks
 
     backend = availability(arguments.sim)
     if not backend.available:
@@ -66,6 +56,3 @@ def _run_checks(arguments: argparse.Namespace) -> int:
             )
         )
     return FAILED if failed else 0
-
-
-sim_command = actions("sim", "gaitforge sim check isaacgym", _list, _check)

@@ -1,12 +1,11 @@
-"""Shared parts of the checks: the robot, its poses and starts, and comparisons."""
+"""The shipped Aliengo at a start, and holding a pose: for checks, benchmarks and tests."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
+from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
 from gaitforge.collectors.robots.kinematics import NEUTRAL, C, GaitReference, standing_height_m
 from gaitforge.collectors.robots.robot import N_JOINTS, load_robot
 from gaitforge.collectors.rotations import from_yaw
@@ -14,41 +13,12 @@ from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, nominal_dra
 from gaitforge.collectors.scenarios.skills import STAND
 from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile
 
-Make = Callable[[int, int], PhysicsBackend]
-"""make(robots, threads): a new back end of the kind under test."""
-
 ROBOT = load_robot()
-WEIGHT_N = ROBOT.weight_n
 DEFAULT_POSE = ROBOT.default_joint_pos_rad
 STANDING_HEIGHT_M = standing_height_m(ROBOT)
 LEGS_UP = np.tile([0.0, 3.0, -2.0], 4)
 """(12,) all feet above the trunk: the robot lies on its belly."""
 FLAT = make_tile("flat", 0, 0)
-STATE_NAMES = tuple(field.name for field in fields(PhysicsState))
-
-
-class CheckFailed(ValueError):
-    """A back end breaks the contract; the message says what was measured and allowed."""
-
-
-def require(condition: bool | np.bool_, complaint: str) -> None:
-    """Raise CheckFailed unless the condition holds."""
-    if not condition:
-        raise CheckFailed(complaint)
-
-
-def require_close(what: str, actual: Any, expected: Any, tolerance: float) -> float:
-    """The largest difference; CheckFailed if it exceeds the tolerance or is not finite."""
-    difference = np.abs(np.asarray(actual, dtype=float) - np.asarray(expected, dtype=float))
-    largest = float(difference.max())
-    # The comparison is false for NaN.
-    require(largest <= tolerance, f"{what}: off by {largest:.3g}, allowed is {tolerance:.3g}")
-    return largest
-
-
-def tolerance(backend: PhysicsBackend, exact: float, float32: float) -> float:
-    """The allowed error of an exact back end, or of a float32 one."""
-    return exact if backend.exact else float32
 
 
 def _firm_stance() -> np.ndarray:
@@ -95,38 +65,11 @@ def in_the_air(**changes: Any) -> RobotStart:
     return start_at(**{"z": 50.0, **changes})
 
 
-def placed(make: Make, *starts: RobotStart) -> PhysicsBackend:
-    """A new back end, on one thread, with a robot at each start."""
-    backend = make(len(starts), 1)
-    for index, start in enumerate(starts):
-        backend.reset(index, start)
-    return backend
-
-
 def hold(backend: PhysicsBackend, steps: int, targets: np.ndarray = DEFAULT_POSE) -> None:
     """Step towards constant joint targets, (12,) or (N, 12)."""
     rows = np.broadcast_to(targets, (backend.num_robots, N_JOINTS))
     for _ in range(steps):
         backend.step(rows)
-
-
-def mean_over(
-    backend: PhysicsBackend,
-    steps: int,
-    targets: np.ndarray,
-    read: Callable[[PhysicsState], np.ndarray],
-) -> np.ndarray:
-    """The mean of a quantity over steps towards constant targets."""
-    total = np.zeros(1)
-    for _ in range(steps):
-        hold(backend, 1, targets)
-        total = total + read(backend.state)
-    return total / steps
-
-
-def snapshot(backend: PhysicsBackend) -> dict[str, np.ndarray]:
-    """A copy of the state."""
-    return {name: getattr(backend.state, name).copy() for name in STATE_NAMES}
 
 
 def height_between(tile: TerrainTile, points: np.ndarray) -> np.ndarray:

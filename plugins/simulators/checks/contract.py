@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.physics.checks import contact, draws, motion
-from gaitforge.collectors.physics.checks.scene import ROBOT, Make
+from gaitforge.collectors.physics.scene import ROBOT
+from gaitforge.plugins.simulators.checks import contact, draws, motion
+from gaitforge.plugins.simulators.checks.measure import Make
 
 Check = Callable[[Make], str]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gaitforge.collectors.physics.checks import scene
-from gaitforge.collectors.physics.checks.robot_check import standing_load
+from gaitforge.collectors.physics import scene
 from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
+from gaitforge.collectors.physics.robot_check import standing_load
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.terrains import (
     MAX_BARRIERS,
@@ -20,6 +20,7 @@ from gaitforge.collectors.scenarios.terrains import (
     tile_heights,
 )
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.plugins.simulators.checks import measure
 
 ROBOTS = 256
 """Parallel robots whose throughput is measured."""
@@ -29,22 +30,24 @@ _CONTACT_N = 1.0
 _SLOPE_LEVEL = 8
 
 
-def standing_sag(make: scene.Make) -> str:
+def standing_sag(make: measure.Make) -> str:
     """Standing under the PD law, every joint sags by its load over its stiffness."""
     stance = standing_load(scene.ROBOT)
     targets = stance.joint_pos_rad + stance.torque_nm / scene.ROBOT.kp_nm_per_rad
     start = scene.start_at(z=scene.ROBOT.nominal_height_m + 0.002, joint_pos=stance.joint_pos_rad)
-    backend = scene.placed(make, start)
+    backend = measure.placed(make, start)
     scene.hold(backend, _SETTLE_STEPS, targets)
-    sag = scene.mean_over(backend, _MEAN_STEPS, targets, lambda state: targets - state.joint_pos[0])
-    torque = scene.mean_over(backend, _MEAN_STEPS, targets, lambda state: state.joint_torque[0])
+    sag = measure.mean_over(
+        backend, _MEAN_STEPS, targets, lambda state: targets - state.joint_pos[0]
+    )
+    torque = measure.mean_over(backend, _MEAN_STEPS, targets, lambda state: state.joint_torque[0])
     stated = stance.torque_nm / scene.ROBOT.kp_nm_per_rad
-    off = scene.require_close("sag against load / stiffness, rad", sag, stated, 0.06)  # feet rub
-    law = scene.require_close(
+    off = measure.require_close("sag against load / stiffness, rad", sag, stated, 0.06)  # feet rub
+    law = measure.require_close(
         "torque against the PD law, Nm", torque, sag * scene.ROBOT.kp_nm_per_rad, 1.0
     )
     height = float(backend.state.base_pos[0, 2])
-    scene.require_close("height of the trunk, m", height, scene.ROBOT.nominal_height_m, 0.015)
+    measure.require_close("height of the trunk, m", height, scene.ROBOT.nominal_height_m, 0.015)
     worst = int(np.argmax(np.abs(stated)))
     return (
         f"{scene.ROBOT.joint_names[worst]} sags {sag[worst]:.3f} rad, stated {stated[worst]:.3f}; "
@@ -52,35 +55,41 @@ def standing_sag(make: scene.Make) -> str:
     )
 
 
-def weight_on_feet(make: scene.Make) -> str:
+def weight_on_feet(make: measure.Make) -> str:
     """The feet of a standing robot carry its weight, straight up; nothing else does."""
-    backend = scene.placed(make, scene.start_at(joint_pos=scene.FIRM_STANCE))
+    backend = measure.placed(make, scene.start_at(joint_pos=scene.FIRM_STANCE))
     scene.hold(backend, _SETTLE_STEPS, scene.FIRM_STANCE)
-    force = scene.mean_over(
+    force = measure.mean_over(
         backend, _MEAN_STEPS, scene.FIRM_STANCE, lambda state: state.foot_force[0].sum(axis=0)
     )
-    scene.require_close("weight on the feet, N", force[2], scene.WEIGHT_N, 0.02 * scene.WEIGHT_N)
-    scene.require_close("force along the ground, N", force[:2], 0.0, 5.0)
-    scene.require(not backend.state.trunk_force.any(), "the trunk feels the ground")
-    scene.require(not backend.state.knee_force.any(), "a knee feels the ground")
-    return f"{force[2]:.1f} N of {scene.WEIGHT_N:.1f}"
+    measure.require_close(
+        "weight on the feet, N", force[2], measure.WEIGHT_N, 0.02 * measure.WEIGHT_N
+    )
+    measure.require_close("force along the ground, N", force[:2], 0.0, 5.0)
+    measure.require(not backend.state.trunk_force.any(), "the trunk feels the ground")
+    measure.require(not backend.state.knee_force.any(), "a knee feels the ground")
+    return f"{force[2]:.1f} N of {measure.WEIGHT_N:.1f}"
 
 
-def belly(make: scene.Make) -> str:
+def belly(make: measure.Make) -> str:
     """A trunk on the ground carries the weight, and feet in the air nothing."""
-    backend = scene.placed(make, scene.start_at(z=0.06, joint_pos=scene.LEGS_UP))
+    backend = measure.placed(make, scene.start_at(z=0.06, joint_pos=scene.LEGS_UP))
     scene.hold(backend, _SETTLE_STEPS, scene.LEGS_UP)
-    force = scene.mean_over(backend, _MEAN_STEPS, scene.LEGS_UP, lambda state: state.trunk_force[0])
-    scene.require_close("weight on the trunk, N", force[2], scene.WEIGHT_N, 0.05 * scene.WEIGHT_N)
-    scene.require(not backend.state.foot_force.any(), "a foot in the air feels a force")
-    return f"{force[2]:.1f} N of {scene.WEIGHT_N:.1f}"
+    force = measure.mean_over(
+        backend, _MEAN_STEPS, scene.LEGS_UP, lambda state: state.trunk_force[0]
+    )
+    measure.require_close(
+        "weight on the trunk, N", force[2], measure.WEIGHT_N, 0.05 * measure.WEIGHT_N
+    )
+    measure.require(not backend.state.foot_force.any(), "a foot in the air feels a force")
+    return f"{force[2]:.1f} N of {measure.WEIGHT_N:.1f}"
 
 
-def terrain_heights(make: scene.Make) -> str:
+def terrain_heights(make: measure.Make) -> str:
     """Feet stand on the ground of every terrain, within the tile and on its seam."""
     names = sorted(TERRAINS)
     places = [(name, on_seam) for name in names for on_seam in (False, True)]
-    backend = scene.placed(make, *[scene.start_at()] * len(places))
+    backend = measure.placed(make, *[scene.start_at()] * len(places))
     scene.hold(backend, 5)  # the second reset counts
     tiles = [make_tile(name, 4, 2) for name, _ in places]
     for index, (tile, (_, on_seam)) in enumerate(zip(tiles, places, strict=True)):
@@ -95,16 +104,18 @@ def terrain_heights(make: scene.Make) -> str:
     for index, (tile, (name, on_seam)) in enumerate(zip(tiles, places, strict=True)):
         where = f"{name}, {'on the seam' if on_seam else 'within the tile'}"
         down = np.linalg.norm(state.foot_force[index], axis=1) > _CONTACT_N
-        scene.require(down.sum() >= 2, f"{where}: {down.sum()} feet on the ground")
+        measure.require(down.sum() >= 2, f"{where}: {down.sum()} feet on the ground")
         feet = state.foot_pos[index, down]
         ground = scene.height_between(tile, feet[:, :2]) + scene.ROBOT.foot_radius_m
         allowed = 0.005 if name == "flat" else 0.02
-        off = scene.require_close(f"{where}: feet over the ground, m", feet[:, 2], ground, allowed)
+        off = measure.require_close(
+            f"{where}: feet over the ground, m", feet[:, 2], ground, allowed
+        )
         worst = max(worst, off)
     return f"{len(names)} terrains, feet within {1000 * worst:.0f} mm of the ground"
 
 
-def slope_friction(make: scene.Make) -> str:
+def slope_friction(make: measure.Make) -> str:
     """Feet slide down a slope steeper than their friction angle and hold on a gentler one."""
     tile = make_tile("slope", _SLOPE_LEVEL, 0)
     frictions = (0.3, 0.8, 1.25)
@@ -114,29 +125,29 @@ def slope_friction(make: scene.Make) -> str:
         x=2.5, z=float(heights[0]) + 0.45, joint_pos=scene.FIRM_STANCE, tile=tile
     )
     draws = [scene.draws_with(friction=friction) for friction in frictions]
-    backend = scene.placed(make, *(replace(start, draws=drawn) for drawn in draws))
+    backend = measure.placed(make, *(replace(start, draws=drawn) for drawn in draws))
     scene.hold(backend, 50, scene.FIRM_STANCE)
     landed = backend.state.foot_pos.copy()
     scene.hold(backend, 25, scene.FIRM_STANCE)
     slid = np.linalg.norm(backend.state.foot_pos - landed, axis=2).mean(axis=1)
     distances = ", ".join(f"{f:g}: {way:.3f} m" for f, way in zip(frictions, slid, strict=True))
-    scene.require(slid[0] > 0.1, f"friction 0.3 holds on a grade of {grade:.2f} ({distances})")
-    scene.require(
+    measure.require(slid[0] > 0.1, f"friction 0.3 holds on a grade of {grade:.2f} ({distances})")
+    measure.require(
         (slid[1:] < 0.04).all(), f"friction of 0.8 or more slides down {grade:.2f} ({distances})"
     )
     return f"grade {grade:.2f}, way in half a second by friction {distances}"
 
 
-def throughput(make: scene.Make, robots: int = ROBOTS) -> str:
+def throughput(make: measure.Make, robots: int = ROBOTS) -> str:
     """Control steps a second of robots that stand on flat ground; no bar."""
-    backend = scene.placed(make, *[scene.start_at(joint_pos=scene.FIRM_STANCE)] * robots)
+    backend = measure.placed(make, *[scene.start_at(joint_pos=scene.FIRM_STANCE)] * robots)
     scene.hold(backend, 3, scene.FIRM_STANCE)
     started = time.perf_counter()
     steps = 20
     scene.hold(backend, steps, scene.FIRM_STANCE)
     rate = robots * steps / (time.perf_counter() - started)
     height = backend.state.base_pos[:, 2]
-    scene.require((height > 0.2).all(), f"a robot is at {height.min():.2f} m")
+    measure.require((height > 0.2).all(), f"a robot is at {height.min():.2f} m")
     return f"{rate:,.0f} control steps/s with {robots} robots"
 
 
@@ -149,25 +160,27 @@ _HARD_N = 100.0
 _FELT_N = 1.0
 
 
-def walls(make: scene.Make) -> str:
+def walls(make: measure.Make) -> str:
     """Walls stop a wider robot and let a narrower one pass; each robot has its own."""
     narrow = _walls(scene.ROBOT.width_m - 0.06)
     wide = _walls(scene.ROBOT.width_m + 0.05)
     backend, force, detail = _require_stop(make, narrow, wide, 0.65)
-    scene.require(force > _HARD_N, f"it feels {force:.0f} N")
+    measure.require(force > _HARD_N, f"it feels {force:.0f} N")
     way = _SPEED_MS * _FLIGHT_STEPS * CONTROL_DT_S
     free = backend.state.base_pos[0, 0]
-    scene.require_close("way on open ground, m", free, way, scene.tolerance(backend, 1e-9, 1e-3))
+    measure.require_close(
+        "way on open ground, m", free, way, measure.tolerance(backend, 1e-9, 1e-3)
+    )
     return f"{force:.0f} N, {detail}"
 
 
-def bar(make: scene.Make) -> str:
+def bar(make: measure.Make) -> str:
     """A bar stops a taller robot and lets a lower one pass."""
     # The robot is a few centimetres lower by the time it arrives.
     return _require_stop(make, _bar(-0.1), _bar(scene.ROBOT.trunk_half_size_m[2]), 0.62)[2]
 
 
-def turned_barrier(make: scene.Make) -> str:
+def turned_barrier(make: measure.Make) -> str:
     """A barrier turns with its yaw."""
     half = (0.5, 0.05, 1.5)
     beside = _box(0.9, 0.5, 0.0, half)
@@ -177,11 +190,11 @@ def turned_barrier(make: scene.Make) -> str:
     passed, stopped = backend.state.base_pos[:, 0]
     detail = f"beside the path {passed:.2f} m, {force[0]:.0f} N"
     detail += f"; across it {stopped:.2f} m, {force[1]:.0f} N"
-    scene.require(stopped < 0.8 < passed and force[0] == 0.0 and force[1] > _HARD_N, detail)
+    measure.require(stopped < 0.8 < passed and force[0] == 0.0 and force[1] > _HARD_N, detail)
     return detail
 
 
-def body_force(make: scene.Make) -> str:
+def body_force(make: measure.Make) -> str:
     """The body force counts trunk and hips only."""
     hit = {
         "foot": (_box(0.55, 0.138, -0.4, (0.2, 0.02, 0.05)), False),
@@ -197,13 +210,13 @@ def body_force(make: scene.Make) -> str:
         first[new, 0] = backend.state.barrier_force[new]
         first[new, 1] = backend.state.barrier_body_force[new]
     for (part, (_, is_body)), (force, on_body) in zip(hit.items(), first, strict=True):
-        scene.require(force > _FELT_N, f"a {part} that hits a barrier feels nothing")
+        measure.require(force > _FELT_N, f"a {part} that hits a barrier feels nothing")
         off = f"{part}: {on_body:.0f} N on the body of {force:.0f} N in all"
-        scene.require((on_body > _FELT_N) == is_body, off)
+        measure.require((on_body > _FELT_N) == is_body, off)
     return ", ".join(f"{part} {force:.0f} N" for part, force in zip(hit, first[:, 0], strict=True))
 
 
-def no_ground(make: scene.Make) -> str:
+def no_ground(make: measure.Make) -> str:
     """Barriers do not count as ground for feet, knees and trunk."""
     shin = _box(0.55, 0.138, -0.4, (0.2, 0.02, 0.05))
     backend = _fly(make, _walls(0.2), _bar(-0.1), [shin])
@@ -213,47 +226,47 @@ def no_ground(make: scene.Make) -> str:
         state = backend.state
         hit = max(hit, float(state.barrier_force.max()))
         parts = (state.trunk_force, state.foot_force, state.knee_force)
-        scene.require(not any(part.any() for part in parts), "a barrier counts as ground")
+        measure.require(not any(part.any() for part in parts), "a barrier counts as ground")
     return f"up to {hit:.0f} N on barriers, 0 N of ground"
 
 
-def wall_beside(make: scene.Make) -> str:
+def wall_beside(make: measure.Make) -> str:
     """A robot that stands beside a wall feels wall and ground separately."""
     # Overlaps the left hips of the low stance by 5 mm.
     wall = Barrier((0.0, 0.155 + 0.05 - 0.005, 0.4), (0.5, 0.05, 0.16), 0.0)
-    backend = scene.placed(make, scene.start_at(joint_pos=scene.FIRM_STANCE, barriers=[wall]))
+    backend = measure.placed(make, scene.start_at(joint_pos=scene.FIRM_STANCE, barriers=[wall]))
     pressed = 0.0
     for _ in range(50):
         scene.hold(backend, 1, scene.FIRM_STANCE)
         pressed = max(pressed, float(backend.state.barrier_force[0]))
-        scene.require(
+        measure.require(
             not backend.state.trunk_force.any(), "the wall counts as ground under the trunk"
         )
-    scene.require(pressed > 5.0, f"a wall that overlaps the hips presses with {pressed:.1f} N")
-    weight = scene.mean_over(
+    measure.require(pressed > 5.0, f"a wall that overlaps the hips presses with {pressed:.1f} N")
+    weight = measure.mean_over(
         backend, 10, scene.FIRM_STANCE, lambda state: state.foot_force[0, :, 2].sum()
     )
-    scene.require_close("weight on the feet, N", weight, scene.WEIGHT_N, 0.1 * scene.WEIGHT_N)
+    measure.require_close("weight on the feet, N", weight, measure.WEIGHT_N, 0.1 * measure.WEIGHT_N)
     return f"wall {pressed:.0f} N, ground {weight[0]:.0f} N"
 
 
-def out_of_reach(make: scene.Make) -> str:
+def out_of_reach(make: measure.Make) -> str:
     """A robot under a high bar moves as on open ground, and open ground has no barriers."""
     under = Barrier((0.0, 0.0, scene.STANDING_HEIGHT_M + 0.1 + 0.3), (0.5, 0.8, 0.3), 0.0)
     tiles = [make_tile(terrain, 5, 1) for terrain in ("rough", "stairs")]
     high = [scene.start_at(z=scene.STANDING_HEIGHT_M + 0.1, tile=tile) for tile in tiles]
-    backend = scene.placed(make, scene.start_at(), scene.start_at(barriers=[under]), *high)
+    backend = measure.placed(make, scene.start_at(), scene.start_at(barriers=[under]), *high)
     off = 0.0
     for step in range(40):
         scene.hold(backend, 1, scene.FIRM_STANCE + 0.1 * np.sin(0.4 * step + np.arange(N_JOINTS)))
         state = backend.state
         felt = state.barrier_force.any() or state.barrier_body_force.any()
-        scene.require(not felt, "a barrier is felt where none is in reach")
+        measure.require(not felt, "a barrier is felt where none is in reach")
         off = max(off, _require_alike(backend, 0, 1, 0.01))
     return f"under the bar off by {off:.1g}"
 
 
-def own_barriers(make: scene.Make) -> str:
+def own_barriers(make: measure.Make) -> str:
     """A reset replaces the barriers of its robot only; equal barriers act alike."""
     placed = place_barriers(
         Passage("walls", 0.5, 0.6, 0.3), scene.FLAT, np.array([0.01, 0.02]), 0.1
@@ -267,13 +280,13 @@ def own_barriers(make: scene.Make) -> str:
     now = ((), _walls(0.2), _bar(0.2), (), raised, raised)
     for index, barriers in enumerate(now):
         used.reset(index, _flying(barriers))
-    scene.require(not used.state.barrier_force.any(), "a start has a contact already")
+    measure.require(not used.state.barrier_force.any(), "a start has a contact already")
     force, _ = _hardest(used)
     felt = (force > 0).tolist()
-    scene.require(felt == [False, True, False, False, True, True], f"barriers felt: {felt}")
+    measure.require(felt == [False, True, False, False, True, True], f"barriers felt: {felt}")
     fresh = _fly(make, *now)
     again, _ = _hardest(fresh)
-    scene.require(((again > 0) == (force > 0)).all(), "a new simulation feels other barriers")
+    measure.require(((again > 0) == (force > 0)).all(), "a new simulation feels other barriers")
     off = max(
         _require_alike(used, 0, 3),
         _require_alike(used, 2, 3),
@@ -283,19 +296,19 @@ def own_barriers(make: scene.Make) -> str:
     return f"after a reset {force[1]:.0f} N and none; against new ones off by {off:.1g}"
 
 
-def too_many_barriers(make: scene.Make) -> str:
+def too_many_barriers(make: measure.Make) -> str:
     """More barriers than a robot may have are refused."""
     barriers = [*_walls(0.3), *_bar(0.3)]
     try:
         _fly(make, barriers)
     except ValueError as error:
-        scene.require(f"{len(barriers)} barriers" in str(error), f"the message is: {error}")
+        measure.require(f"{len(barriers)} barriers" in str(error), f"the message is: {error}")
         return str(error)
-    raise scene.CheckFailed(f"{len(barriers)} barriers were accepted; {MAX_BARRIERS} are allowed")
+    raise measure.CheckFailed(f"{len(barriers)} barriers were accepted; {MAX_BARRIERS} are allowed")
 
 
 def _require_stop(
-    make: scene.Make, stopping: Sequence[Barrier], passing: Sequence[Barrier], nose_m: float
+    make: measure.Make, stopping: Sequence[Barrier], passing: Sequence[Barrier], nose_m: float
 ) -> tuple[PhysicsBackend, float, str]:
     """Fly robots at nothing, at barriers that stop one, and at others that let it pass.
 
@@ -304,9 +317,9 @@ def _require_stop(
     backend = _fly(make, (), stopping, passing)
     force, on_body = _hardest(backend)
     nose = backend.state.base_pos[1, 0] + _NOSE_M
-    scene.require(nose < nose_m, f"the nose of the robot to stop is {nose:.2f} m ahead")
-    scene.require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
-    scene.require(
+    measure.require(nose < nose_m, f"the nose of the robot to stop is {nose:.2f} m ahead")
+    measure.require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
+    measure.require(
         not force[[0, 2]].any() and not on_body[[0, 2]].any(), "a passing robot feels a force"
     )
     off = _require_alike(backend, 0, 2)
@@ -314,9 +327,9 @@ def _require_stop(
     return backend, float(force[1]), detail
 
 
-def _fly(make: scene.Make, *barriers: Sequence[Barrier]) -> PhysicsBackend:
+def _fly(make: measure.Make, *barriers: Sequence[Barrier]) -> PhysicsBackend:
     """A robot in the air for each list of barriers, moving forward."""
-    return scene.placed(make, *map(_flying, barriers))
+    return measure.placed(make, *map(_flying, barriers))
 
 
 def _flying(barriers: Sequence[Barrier]) -> RobotStart:
@@ -358,11 +371,11 @@ def _require_alike(
     second_backend: PhysicsBackend | None = None,
 ) -> float:
     """The difference of two robots' states; of positions only if the back end is not exact."""
-    names = scene.STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
-    allowed = scene.tolerance(backend, 0.0, float32_m)
+    names = measure.STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
+    allowed = measure.tolerance(backend, 0.0, float32_m)
     off = 0.0
     for name in names:
         actual = getattr(backend.state, name)[first]
         expected = getattr((second_backend or backend).state, name)[second]
-        off = max(off, scene.require_close(f"{name} of robots alike", actual, expected, allowed))
+        off = max(off, measure.require_close(f"{name} of robots alike", actual, expected, allowed))
     return off

@@ -20,7 +20,7 @@ from gaitforge.collectors.timing import DECIMATION
 from gaitforge.common.errors import install_extra
 
 if TYPE_CHECKING:
-    from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
+    from gaitforge.plugins.simulators.mujoco_warp.worlds import WorldLimits
 
 _PACKAGES = {"warp": "warp-lang", "mujoco_warp": "mujoco-warp"}
 _MAX_STATE = 1e10
@@ -33,7 +33,7 @@ def installed_version() -> str:
     if missing:
         why_not = f"{' and '.join(missing)} not installed: {install_extra('warp')}"
         raise BackendUnavailable(why_not)
-    return metadata.version("mujoco-warp")
+    return metadata.version(_PACKAGES["mujoco_warp"])
 
 
 class MujocoWarpBackend(HostBackend):
@@ -53,12 +53,14 @@ class MujocoWarpBackend(HostBackend):
     """
 
     name = "mujoco_warp"
+    package = _PACKAGES["mujoco_warp"]
+    processor = "cuda"
 
     def __init__(
         self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None
     ) -> None:
         self.version = installed_version()
-        from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
+        from gaitforge.plugins.simulators.mujoco_warp.worlds import WarpWorlds
 
         model = build_model(robot)
         n = num_robots

@@ -1,0 +1,1 @@
+"""MuJoCo Warp, and the checks that any physics back end must pass."""
