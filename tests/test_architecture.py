@@ -74,6 +74,7 @@ LAZY_IMPORTERS = {
     "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
     "gaitforge.plugins.gym.commands": "as those of pipeline.cli",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
+    "gaitforge.plugins.player.commands": "as those of pipeline.cli",
     "gaitforge.plugins.robots.commands": "as those of pipeline.cli",
     "gaitforge.plugins.what_if.commands": "as those of pipeline.cli",
     "gaitforge.pipeline.report.experiment": "pages load matplotlib; few commands write one",

@@ -125,14 +125,16 @@ class Pages:
 
     Attributes:
         card: card(store, reporter) writes `card_of(store)`.
-        episodes: episodes(store, page, reporter) writes a page of stored episodes.
-        policies: policies(out, names, reporter) writes `page_of(out, name)` of evaluations.
+        episodes: episodes(store, page, reporter) writes a page of stored episodes; None if no
+            package does, and there is no such stage then.
+        policies: policies(out, names, reporter) writes `page_of(out, name)` of evaluations; or
+            None.
         report: report(out, reporter) writes report.html.
     """
 
     card: Callable[[Path, Reporter], object]
-    episodes: Callable[[Path, Path, Reporter], object]
-    policies: Callable[[Path, Sequence[str], Reporter], object]
+    episodes: Callable[[Path, Path, Reporter], object] | None
+    policies: Callable[[Path, Sequence[str], Reporter], object] | None
     report: Callable[[Path, Reporter], object]
 
 
@@ -323,9 +325,10 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
     if collect is None:
         return ()
     listing.add("collect", collection=partial(itself, collect), place=store)
-    page = page_of(out, "collected")
-    work = partial(listing.pages.episodes, store, page)
-    listing.add("show collected", run=work, outputs=(page,), after=("collect",), page=page)
+    if listing.pages.episodes is not None:
+        page = page_of(out, "collected")
+        work = partial(listing.pages.episodes, store, page)
+        listing.add("show collected", run=work, outputs=(page,), after=("collect",), page=page)
     return ("collect",)
 
 
@@ -391,10 +394,11 @@ def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
     outputs = (run.record, run.evaluated)
     name = f"evaluate {run.name}"
     listing.add(name, key=key, run=run.score, outputs=outputs, after=after)
-    if run.task == LEGGED and run.learner not in listing.shown:
+    write_pages = listing.pages.policies
+    if write_pages is not None and run.task == LEGGED and run.learner not in listing.shown:
         listing.shown.add(run.learner)
         page = page_of(listing.out, run.name)
-        work = partial(listing.pages.policies, listing.out, (run.name,))
+        work = partial(write_pages, listing.out, (run.name,))
         after = (name, *references)
         listing.add(f"show {run.name}", key=key, run=work, outputs=(page,), after=after, page=page)
 
@@ -452,6 +456,12 @@ def _edits_seen(run: LearnerRun) -> list[str]:
 def page_of(out: Path, name: str) -> Path:
     """The page of the episodes of an evaluation, or of those that were collected."""
     return out / "episodes" / f"{name}.html"
+
+
+def page_address(out: Path, name: str) -> str:
+    """Address of an evaluation's page, relative to the run's folder; "" where there is none."""
+    page = page_of(out, name)
+    return page.relative_to(out).as_posix() if page.is_file() else ""
 
 
 def card_of(store: Path) -> Path:

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.pipeline.report.card import selected, write_card
-from gaitforge.pipeline.report.explorer import MOST_NAMES, ChartColumn, binned, explorer_of
+from gaitforge.plugins.player.explorer import MOST_NAMES, ChartColumn, binned, explorer_of
+from gaitforge.plugins.player.tests.browser import CHROMIUM, browser
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
-from tests.pipeline.view.browser import CHROMIUM, browser
 
 HOSTILE = "</script><b>x</b>"
 COUNT = 3000
