@@ -172,6 +172,8 @@ class _Listing:
     pages: Pages
     sources: Sequence[_Source]
     stages: list[Stage] = field(default_factory=list)
+    keys: list[object] = field(default_factory=list)
+    """Of the stages, and of pages that nothing writes: without these pages a run stays finished."""
     shown: set[str] = field(default_factory=set)
     experts: dict[str, object] = field(default_factory=dict)
     """Task -> `_Source.expert_key`."""
@@ -212,7 +214,24 @@ class _Listing:
         key = options.pop("key", None) or digest(self.experiment)
         kind = CollectionStage if "collection" in options else RecordedStage
         self.stages.append(kind(name, key, **options))
+        self.keys.append(key)
         return name
+
+    def add_page(
+        self,
+        page: Path,
+        write: Callable[..., object] | None,
+        *arguments: object,
+        after: tuple[str, ...],
+        key: str = "",
+    ) -> None:
+        """Add the stage that writes a page of episodes, if anything writes it."""
+        key = key or digest(self.experiment)
+        if write is None:
+            self.keys.append(key)
+            return
+        work = partial(write, *arguments)
+        self.add(f"show {page.stem}", key=key, run=work, outputs=(page,), after=after, page=page)
 
 
 def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
@@ -242,7 +261,7 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
         for run in runs:
             _add_run(listing, run, data)
     names = tuple(stage.name for stage in listing.stages)
-    key = digest([stage.key for stage in listing.stages])
+    key = digest(listing.keys)
     work = partial(write_summary, claim.name, experiment, runs, out, tuple(listing.stages))
     listing.add("compare", key=key, run=work, outputs=(out / SUMMARY,), after=names)
     page = out / "report.html"
@@ -325,10 +344,8 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
     if collect is None:
         return ()
     listing.add("collect", collection=partial(itself, collect), place=store)
-    if listing.pages.episodes is not None:
-        page = page_of(out, "collected")
-        work = partial(listing.pages.episodes, store, page)
-        listing.add("show collected", run=work, outputs=(page,), after=("collect",), page=page)
+    page = page_of(out, "collected")
+    listing.add_page(page, listing.pages.episodes, store, page, after=("collect",))
     return ("collect",)
 
 
@@ -394,13 +411,11 @@ def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
     outputs = (run.record, run.evaluated)
     name = f"evaluate {run.name}"
     listing.add(name, key=key, run=run.score, outputs=outputs, after=after)
-    write_pages = listing.pages.policies
-    if write_pages is not None and run.task == LEGGED and run.learner not in listing.shown:
+    if run.task == LEGGED and run.learner not in listing.shown:
         listing.shown.add(run.learner)
         page = page_of(listing.out, run.name)
-        work = partial(write_pages, listing.out, (run.name,))
-        after = (name, *references)
-        listing.add(f"show {run.name}", key=key, run=work, outputs=(page,), after=after, page=page)
+        write = listing.pages.policies
+        listing.add_page(page, write, listing.out, (run.name,), after=(name, *references), key=key)
 
 
 def _add_training(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> str:
