@@ -27,7 +27,7 @@ class CardPage:
     """A page beside a dataset's card.
 
     Attributes:
-        file: its name in the card's folder, e.g. "explorer.html".
+        file: its name in the card's folder, e.g. "explorer.html"; a published store has it, too.
         link: the text of the card's link to it.
         text: "module:function" of (selection, folder, condition), which returns the page as text;
             `condition` is the SQL condition of the selection, empty for a whole store.
