@@ -1,15 +1,30 @@
-"""Critics and action densities that trainings of collectors and learners share; needs torch."""
+"""Critics, action densities and light optimisers, which all trainings share; needs torch."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+OptimiserT = TypeVar("OptimiserT", bound=torch.optim.Optimizer)
+
+
+def without_compiler(kind: type[OptimiserT]) -> type[OptimiserT]:
+    """A class of optimisers of torch that does not import torch's compiler; its steps are the same.
+
+    torch wraps these methods to keep `torch.compile` out of them, which imports the compiler (half
+    of a training's start: 5 s of CPU). No optimiser is compiled here.
+    """
+    wrapped = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), methods)
 
 
 class Ensemble(nn.Module):

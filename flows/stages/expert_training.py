@@ -26,10 +26,12 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.flows.progress import Reporter, from_totals
+from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.tasks.evaluation import EXPERT, RUN, PolicySource, TaskNetworks
+from gaitforge.flows.tasks.evaluation import EXPERT, RUN, EvaluationPlan, PolicySource
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
 
 
 # A policy on several robots, beside each robot's own expert.
@@ -249,3 +251,25 @@ class ProgressTable:
 
 def _line(name: str, cells: Iterable[str]) -> str:
     return f"{name:<10}{''.join(f'{cell:>9}' for cell in cells)}".rstrip()
+
+
+class TaskNetworks(RegistryNetworks):
+    """Networks in PPO whose saved actor is the run of a task, from the first checkpoint on.
+
+    `RegistryNetworks` gets the other arguments.
+
+    Args:
+        evaluation: how the policy is evaluated if nothing else is said; robot: its robot's name or
+            path, or the task's name.
+    """
+
+    def __init__(
+        self, evaluation: EvaluationPlan, robot: str, *arguments: Any, **settings: Any
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self._record = {"task": evaluation.kind, "evaluation": evaluation, "robot": robot}
+
+    def save(self, actor: RegistryModel, folder: Path, card: Mapping[str, Any]) -> Path:
+        """See `RegistryNetworks.save`."""
+        write_record(folder / PLAN, self._record | provenance())
+        return super().save(actor, folder, card)

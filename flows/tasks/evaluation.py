@@ -4,9 +4,6 @@
 
 `PolicySource` names a policy by where it is: a run, an exported policy, an ONNX file, a class, or
 an expert.
-
-`TaskNetworks` are networks in PPO whose saved actor is the run of a task, from the first checkpoint
-on.
 """
 
 import hashlib
@@ -33,9 +30,8 @@ from gaitforge.flows.intervals import (
     success_interval,
 )
 from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import digest, read_record, to_tree
 from gaitforge.flows.tasks.interface import CollectionPlan
-from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.onnx_policy import is_exported_policy, read_description
@@ -465,24 +461,3 @@ def measured(
         ),
         references=references,
     )
-
-
-# Networks in PPO whose saved actor is the run of a task.
-class TaskNetworks(RegistryNetworks):
-    """See `RegistryNetworks`, which gets the other arguments.
-
-    Args:
-        evaluation: how the policy is evaluated if nothing else is said; robot: its robot's name or
-            path, or the task's name.
-    """
-
-    def __init__(
-        self, evaluation: EvaluationPlan, robot: str, *arguments: Any, **settings: Any
-    ) -> None:
-        super().__init__(*arguments, **settings)
-        self._record = {"task": evaluation.kind, "evaluation": evaluation, "robot": robot}
-
-    def save(self, actor: RegistryModel, folder: Path, card: Mapping[str, Any]) -> Path:
-        """See `RegistryNetworks.save`."""
-        write_record(folder / PLAN, self._record | provenance())
-        return super().save(actor, folder, card)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import AveragedModel
 
+from gaitforge.common.networks import without_compiler
 from gaitforge.common.optimiser_state import load_optimiser_tensors
 from gaitforge.learners.checkpoint import OPTIMISER, load_values, load_weights
 from gaitforge.learners.policy_network import PolicyNetwork
@@ -38,9 +39,10 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 def make_optimiser(parameters: ParamsT, config: TrainConfig) -> torch.optim.Optimizer:
     """The config's optimiser; weight decay is decoupled, but "adam" adds it to the gradient."""
     if config.optimiser == "lion":
-        return Lion(parameters, config.peak_lr, config.betas, config.weight_decay)
+        lion = without_compiler(Lion)
+        return lion(parameters, config.peak_lr, config.betas, config.weight_decay)
     adam = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
-    return adam(
+    return without_compiler(adam)(
         parameters,
         lr=config.peak_lr,
         betas=config.betas,

@@ -115,7 +115,7 @@ def test_the_summarys_numbers_are_those_of_the_files_beside_it(
         assert record["return_fraction"] == pytest.approx(record["return"] / expert["return"])
         assert record["score"] == pytest.approx(100 * record["return_fraction"])
     wall = json.loads((out / "wall.json").read_text())
-    # The file's times are rounded to milliseconds, so that two stages in a row may seem to overlap by one.
+    # The file has milliseconds, so that two stages in a row may seem to overlap by one.
     rounding = 0.001 * len(wall)
     assert summary["wall_s"] == pytest.approx(sum(row["seconds"] for row in wall), abs=rounding)
     assert [entry["stage"] for entry in wall].count("collect") == 2, "the interrupted run counts"

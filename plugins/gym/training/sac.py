@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, relu
 
 from gaitforge.common.limits import AboveZero, Fraction, Positive, Range, Share, check_ranges
-from gaitforge.common.networks import Ensemble, follow, squashed_log_density
+from gaitforge.common.networks import Ensemble, follow, squashed_log_density, without_compiler
 from gaitforge.common.optimiser_state import (
     load_optimiser_tensors,
     optimiser_tensors,
@@ -87,7 +87,7 @@ class Algorithm:
 
 def adam(parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Adam:
     """Adam in one kernel for all parameters."""
-    return torch.optim.Adam(parameters, learning_rate, fused=True)
+    return without_compiler(torch.optim.Adam)(parameters, learning_rate, fused=True)
 
 
 BATCH_KEYS = ("obs", "action", "reward", "terminated", "next_obs")
