@@ -117,7 +117,7 @@ def test_the_page_holds_the_catalog_and_nothing_else_loads(store: Store, tmp_pat
 def test_of_too_many_episodes_the_page_holds_an_even_share_and_says_so(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gaitforge.pipeline.report.explorer.MOST_EPISODES", COUNT // 2 - 1)
+    monkeypatch.setattr("gaitforge.plugins.player.explorer.MOST_EPISODES", COUNT // 2 - 1)
     page = explorer_of(store.select(), tmp_path)
     assert "1,000 episodes, one in 3 of 3,000: every count is of these" in page
     blocks = dict(re.findall(r'<script type="application/[^"]*" id="([^"]+)">([^<]*)', page))
