@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.stamp
-PLAYER := pipeline/view/built/main.js
+# The script of the player's page; nothing without that plug-in.
+PLAYER := $(patsubst %/page,%/built/main.js,$(wildcard plugins/player/page))
 DEV_STAMP := .venv/.stamp-dev
 UV := uv==0.13.9
 TORCH = $(shell sed -n 's/^\# \(torch==[0-9.]*\) .*/\1/p' requirements.lock)
@@ -65,8 +66,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $(STAMP)
 
 # Without Node or npm one line says so, and all but `gaitforge view` works.
-$(PLAYER): $(STAMP) $(wildcard pipeline/view/page/*.json pipeline/view/page/src/*)
-	@$(BIN)/python -m gaitforge.pipeline.view.build || true
+$(PLAYER): $(STAMP) $(wildcard plugins/player/page/*.json plugins/player/page/src/*)
+	@$(BIN)/python -m gaitforge.plugins.player.build || true
 
 setup-dev: $(DEV_STAMP) ## add what tests, lint and docs need, from requirements-dev.lock
 
@@ -121,7 +122,7 @@ lint: $(DEV_STAMP) ## ruff, formatting, types of Python and TypeScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	if [ -d pipeline/view/page/node_modules ]; then $(BIN)/python -m gaitforge.pipeline.view.build --check; fi
+	if [ -d plugins/player/page/node_modules ]; then $(BIN)/python -m gaitforge.plugins.player.build --check; fi
 
 format: $(DEV_STAMP) ## let ruff mend style and formatting
 	$(BIN)/ruff check --fix .

@@ -46,7 +46,7 @@ from gaitforge.pipeline.report.card import write_card
 write_card(store.select(), Path(sys.argv[1] + ".card"), channels=False)
 """,
     "explorer": """
-from gaitforge.pipeline.report.explorer import explorer_of
+from gaitforge.plugins.player.explorer import explorer_of
 explorer_of(store.select(), Path(sys.argv[1]).parent)
 """,
     "gc": "store.gc()",

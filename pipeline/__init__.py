@@ -1,4 +1,4 @@
-"""The command line, experiments that ship, report, player, and what is served to Prefect."""
+"""The command line, experiments that ship, report, and what is served to Prefect."""
 
 if __name__ != "gaitforge.pipeline":
     raise ImportError(

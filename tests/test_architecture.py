@@ -75,6 +75,7 @@ LAZY_IMPORTERS = {
     "gaitforge.plugins.exchange.commands": "as those of pipeline.cli",
     "gaitforge.plugins.gym.commands": "as those of pipeline.cli",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
+    "gaitforge.plugins.player.commands": "as those of pipeline.cli",
     "gaitforge.plugins.robots.commands": "as those of pipeline.cli",
     "gaitforge.plugins.simulators.commands": "as those of pipeline.cli",
     "gaitforge.plugins.what_if.commands": "as those of pipeline.cli",

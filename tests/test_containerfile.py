@@ -79,7 +79,7 @@ def test_what_belongs_to_the_project_is_copied_and_what_lies_beside_it_is_not() 
         assert not ignored(Path(name))
     for name in (".git/HEAD", ".venv/bin/python", "runs/demo/report.html", "data/a.zarr/zarr.json"):
         assert ignored(Path(name)), name
-    for name in ("flows/__pycache__/x.pyc", "pipeline/view/page/node_modules/three/x.js"):
+    for name in ("flows/__pycache__/x.pyc", "plugins/player/page/node_modules/three/x.js"):
         assert ignored(Path(name)), name
 
 

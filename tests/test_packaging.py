@@ -96,7 +96,7 @@ def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
     with ZipFile(wheel) as packed:
         names = set(packed.namelist())
     assert {f"gaitforge/{path}" for path in modules} <= names
-    assert "gaitforge/pipeline/view/built/main.js" in names
+    assert "gaitforge/plugins/player/built/main.js" in names
     outside = ("benchmarks", "docs", "examples", "recipes", "tests")
     assert not [name for name in names if name.removeprefix("gaitforge/").startswith(outside)]
     assert not [name for name in names if "tests" in Path(name).parts]

@@ -31,7 +31,9 @@ def without(plugins: Sequence[str], copy: Path) -> Path:
     """A copy of the product without some plug-ins, as their removal leaves it."""
     folders = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
     for name in folders:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules")
+        )
     shutil.copytree(ROOT / "gaitforge", copy / "gaitforge", symlinks=True)
     for plugin in plugins:
         shutil.rmtree(copy / "plugins" / plugin)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, listed
+from gaitforge.common.extensions import extension_names
 from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.datasets.edits.operations import whole_episode_fields
 from gaitforge.datasets.formats import format_names, importer_class, why_unread
@@ -98,6 +99,8 @@ FINAL = "final_obs"
 MOST_CHANNELS = 4096
 """Fields with more numbers a step (pictures) are not examined."""
 
+_VIEW = "view"
+"""The command that plays episodes, of a plug-in."""
 _TILE = "terrain_variant"
 """Column of episodes that the viewer can play: of the legged task."""
 
@@ -160,7 +163,8 @@ class Data:
 
     def view(self, episode: int, columns: Columns) -> str:
         """The command that plays an episode, or else lists its columns."""
-        verb = "view" if _TILE in columns else "query"
+        plays = _TILE in columns and _VIEW in extension_names("command")
+        verb = _VIEW if plays else "query"
         return f"gaitforge {verb} {self.store} --episode {episode_name(episode)}"
 
     def commands(self, finding: Finding, ids: Sequence[int]) -> list[str]:

@@ -230,7 +230,9 @@ def _foreign_faults(store: PartStore) -> Iterator[str]:
     """Objects that are none of the store's: other programs' arrays, and files beside the parts."""
     folders = {f"{name}/" for name in (*layout.FOLDERS, layout.PICTURES)}
     known = {layout.ROOT_FILE, layout.ABOUT, *layout.PUBLISHED, *folders}
-    foreign = [name for name in store.children() if name not in known]
+    # A published store may have further pages beside its card.
+    objects = [name for name in store.children() if not name.endswith(".html")]
+    foreign = [name for name in objects if name not in known]
     suffixes = {layout.CATALOG: ".parquet", layout.TAGS: ".json"}
     for folder, suffix in suffixes.items():
         names = store.children(folder)

@@ -125,14 +125,16 @@ class Pages:
 
     Attributes:
         card: card(store, reporter) writes `card_of(store)`.
-        episodes: episodes(store, page, reporter) writes a page of stored episodes.
-        policies: policies(out, names, reporter) writes `page_of(out, name)` of evaluations.
+        episodes: episodes(store, page, reporter) writes a page of stored episodes; None if no
+            package does, and there is no such stage then.
+        policies: policies(out, names, reporter) writes `page_of(out, name)` of evaluations; or
+            None.
         report: report(out, reporter) writes report.html.
     """
 
     card: Callable[[Path, Reporter], object]
-    episodes: Callable[[Path, Path, Reporter], object]
-    policies: Callable[[Path, Sequence[str], Reporter], object]
+    episodes: Callable[[Path, Path, Reporter], object] | None
+    policies: Callable[[Path, Sequence[str], Reporter], object] | None
     report: Callable[[Path, Reporter], object]
 
 
@@ -170,6 +172,8 @@ class _Listing:
     pages: Pages
     sources: Sequence[_Source]
     stages: list[Stage] = field(default_factory=list)
+    keys: list[object] = field(default_factory=list)
+    """Of the stages, and of pages that nothing writes: without these pages a run stays finished."""
     shown: set[str] = field(default_factory=set)
     experts: dict[str, object] = field(default_factory=dict)
     """Task -> `_Source.expert_key`."""
@@ -210,7 +214,24 @@ class _Listing:
         key = options.pop("key", None) or digest(self.experiment)
         kind = CollectionStage if "collection" in options else RecordedStage
         self.stages.append(kind(name, key, **options))
+        self.keys.append(key)
         return name
+
+    def add_page(
+        self,
+        page: Path,
+        write: Callable[..., object] | None,
+        *arguments: object,
+        after: tuple[str, ...],
+        key: str = "",
+    ) -> None:
+        """Add the stage that writes a page of episodes, if anything writes it."""
+        key = key or digest(self.experiment)
+        if write is None:
+            self.keys.append(key)
+            return
+        work = partial(write, *arguments)
+        self.add(f"show {page.stem}", key=key, run=work, outputs=(page,), after=after, page=page)
 
 
 def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
@@ -240,7 +261,7 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
         for run in runs:
             _add_run(listing, run, data)
     names = tuple(stage.name for stage in listing.stages)
-    key = digest([stage.key for stage in listing.stages])
+    key = digest(listing.keys)
     work = partial(write_summary, claim.name, experiment, runs, out, tuple(listing.stages))
     listing.add("compare", key=key, run=work, outputs=(out / SUMMARY,), after=names)
     page = out / "report.html"
@@ -324,8 +345,7 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
         return ()
     listing.add("collect", collection=partial(itself, collect), place=store)
     page = page_of(out, "collected")
-    work = partial(listing.pages.episodes, store, page)
-    listing.add("show collected", run=work, outputs=(page,), after=("collect",), page=page)
+    listing.add_page(page, listing.pages.episodes, store, page, after=("collect",))
     return ("collect",)
 
 
@@ -394,9 +414,8 @@ def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
     if run.task == LEGGED and run.learner not in listing.shown:
         listing.shown.add(run.learner)
         page = page_of(listing.out, run.name)
-        work = partial(listing.pages.policies, listing.out, (run.name,))
-        after = (name, *references)
-        listing.add(f"show {run.name}", key=key, run=work, outputs=(page,), after=after, page=page)
+        write = listing.pages.policies
+        listing.add_page(page, write, listing.out, (run.name,), after=(name, *references), key=key)
 
 
 def _add_training(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> str:
@@ -452,6 +471,12 @@ def _edits_seen(run: LearnerRun) -> list[str]:
 def page_of(out: Path, name: str) -> Path:
     """The page of the episodes of an evaluation, or of those that were collected."""
     return out / "episodes" / f"{name}.html"
+
+
+def page_address(out: Path, name: str) -> str:
+    """Address of an evaluation's page, relative to the run's folder; "" where there is none."""
+    page = page_of(out, name)
+    return page.relative_to(out).as_posix() if page.is_file() else ""
 
 
 def card_of(store: Path) -> Path:

@@ -23,6 +23,7 @@ from gaitforge.flows.runners.prefect import FLOW_OPTIONS
 from gaitforge.flows.runners.prefect_stages import run_by_jobs, run_in_flow
 from gaitforge.flows.runners.slurm.script import SlurmForm
 from gaitforge.pipeline.cli.main import build_parser, parsed
+from gaitforge.pipeline.cli.parsing.entries import added_commands
 from gaitforge.pipeline.cli.parsing.forms import (
     command_line,
     form_fields,
@@ -32,6 +33,8 @@ from gaitforge.pipeline.cli.parsing.forms import (
 from gaitforge.pipeline.cli.parsing.parser import Parser
 from gaitforge.pipeline.cli.work import Result
 
+_PLAYER = "view"
+"""The command that plays episodes, of a plug-in."""
 _PLACES = ("out", "store", "stores", "policy", "places", "what")
 """Parameters that name the output; a run is named by the first that its command has."""
 
@@ -129,7 +132,7 @@ def _show(result: Result) -> State[None]:
         show_markdown(title, text, title, result.about)
     for page in result.pages:
         show_file(page.stem, page, f"{page.stem}, as a page")
-    if result.view is not None:
+    if result.view is not None and _PLAYER in added_commands():
         show_view(result.view)
     return Completed(message=result.message or None)
 

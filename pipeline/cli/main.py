@@ -43,7 +43,6 @@ COMMANDS = {
     "look at data": {
         "query": ("store", "describe the episodes that match a condition, or list them"),
         "info": ("store", "show a store's version, size and schema version, or its columns"),
-        "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
         "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
         "doctor": ("dataset", "look for faults in a store or other data; exit 1 for errors"),
         "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
@@ -152,10 +151,15 @@ def _entries() -> dict[str, CommandEntry]:
         for heading, commands in COMMANDS.items()
         for name, (module, text) in commands.items()
     }
+    order = list(entries)
     for name in added_commands():
-        if name not in entries:  # no package replaces a command of ours
-            entries[name] = added_command(name)
-    return entries
+        if name in entries:
+            continue  # no package replaces a command of ours
+        entry = added_command(name)
+        entries[name] = entry
+        place = order.index(entry.after) + 1 if entry.after in order else len(order)
+        order.insert(place, name)
+    return {name: entries[name] for name in order}
 
 
 def parsed(words: list[str]) -> argparse.Namespace:

@@ -37,7 +37,8 @@ from gaitforge.datasets.statistics import (
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import read_record, write_file
-from gaitforge.pipeline.report import charts, explorer, pages
+from gaitforge.pipeline.report import charts, pages
+from gaitforge.pipeline.report.added_pages import CARD_PAGES, card_pages
 from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.pages import Record, count, fixed, quoted, render, short
 from gaitforge.pipeline.report.results import PICTURES
@@ -235,7 +236,6 @@ def _named_channels(field: Field) -> Iterator[tuple[str, tuple[int, ...]]]:
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
 RECORD_NAME = "card.json"
-EXPLORER_NAME = "explorer.html"
 
 Draw = Callable[[Selection, Path], list[dict[str, object]]]
 """Writes pictures into a folder, and returns a record of each; may raise RenderingError."""
@@ -256,7 +256,20 @@ def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection,
         selection = selection.where(where)
     terms = [f"{name}={','.join(map(str, values))}" for name, values in cells.items() if values]
     filters = "; ".join([*terms, *([where] if where else [])])
-    return selection, filters, explorer.condition(cells, where)
+    return selection, filters, _condition(cells, where)
+
+
+def _condition(cells: Record, where: str | None) -> str:
+    """The SQL condition of the episodes of some cells (column -> values, None for all)."""
+    terms = [] if where is None else [f"({where})"]
+    for name, values in cells.items():
+        if values:
+            terms.append(f"{name} in ({', '.join(map(_constant, values))})")
+    return " and ".join(reversed(terms))
+
+
+def _constant(value: object) -> str:
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
 
 
 def write_card(
@@ -270,13 +283,13 @@ def write_card(
     draw: Draw | None = None,
     reporter: Reporter | None = None,
 ) -> tuple[Path, Path, Path]:
-    """Write `card.html`, `card.md`, the record behind them, `card.json`, and `explorer.html`.
+    """Write `card.html`, `card.md`, the record behind them, `card.json`, and added pages.
 
     Returns the paths of the first three.
 
     Args:
         filters: how the episodes were selected, in words; empty for a whole store.
-        condition: the same in SQL, for the commands that the explorer shows.
+        condition: the same in SQL, for the commands that added pages show.
         channels: also read the arrays, for spectra and the statistics of every channel.
         spectrum: steps of a spectrum's window, see `block_spectra`.
         draw: writes pictures of typical episodes, as `stored.draw_stored`; its RenderingError is
@@ -308,7 +321,7 @@ def write_card(
         RECORD_NAME: json_text(record) + "\n",
         MARKDOWN_NAME: card_markdown(record),
         PAGE_NAME: card_page(record, folder),
-        EXPLORER_NAME: explorer.explorer_of(selection, folder, condition),
+        **card_pages(selection, folder, condition),
     }
     for name, text in texts.items():
         write_file(folder / name, text.encode())
@@ -333,7 +346,8 @@ def write_readme(
     else:
         links = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
         (folder / README).write_text(readme.read_text() + links, encoding="utf-8")
-    kept = {page.name, EXPLORER_NAME, README} | ({markdown.name} if readme is not None else set())
+    kept = {page.name, README, *(added.file for added in CARD_PAGES.values())}
+    kept |= {markdown.name} if readme is not None else set()
     names = [name for name in files_under(folder) if name in kept or "/" in name]
     return {name: folder / name for name in names}
 
@@ -371,6 +385,7 @@ def card_page(record: Record, folder: Path) -> str:
         spectra=[(spectrum, _spectrum_chart(spectrum)) for spectrum in record["spectra"]],
         abstract=abstract(record),
         pictures=pictures,
+        added=CARD_PAGES.values(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Stored legged episodes as contact sheets, and films of the episodes that `view` shows."""
+"""Stored legged episodes as contact sheets."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -14,19 +14,13 @@ from gaitforge.collectors.legged.replaying import (
     stored_episodes,
 )
 from gaitforge.collectors.legged.rollout import EpisodeResult
-from gaitforge.collectors.rendering.rendering import RenderingError, draw
+from gaitforge.collectors.rendering.rendering import RenderingError
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.summaries import episode_name
-from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.report import pictures
-from gaitforge.pipeline.report.picture_files import Heading, animation
-from gaitforge.pipeline.view.episodes import Show, scene_of
 
 STORED_FRAMES = 4
-FILM_PX = (640, 400)
-TILE_PX = (320, 200)
 
 
 def _replayed(selection: Selection) -> tuple[dict[int, EpisodeResult], RobotCard]:
@@ -83,25 +77,3 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     """
     sheets = pictures.draw_sheets(folder, *stored_takes(selection), STORED_FRAMES)
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
-
-
-def write_film(show: Show, path: Path, reporter: Reporter) -> None:
-    """Write a show's episodes as a film, of several as tiles; the path's ending is its format.
-
-    Raises:
-        RenderingError: MuJoCo cannot draw here.
-        ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
-    """
-    alone = len(show.episodes) == 1
-    films = []
-    size_px, frame_ms = (FILM_PX, pictures.FILM_MS) if alone else (TILE_PX, pictures.TILES_MS)
-    shots = [pictures.film_shot(scene_of(viewed, show.robot), frame_ms) for viewed in show.episodes]
-    with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:
-        for viewed, shot in zip(show.episodes, shots, strict=True):
-            row = viewed.row
-            where = f"{row['terrain']}, level {row['level']}"
-            where += f"; episode {viewed.name}" if alone else ""
-            heading = Heading(row["skill"], where, "", "", bool(row["success"]), "")
-            films.append((heading, draw([shot], *size_px)[0]))
-            advance(len(shot.steps), viewed.name)
-    write_file(path, animation(films, frame_ms, path.suffix[1:].lower()))

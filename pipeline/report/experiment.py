@@ -4,22 +4,21 @@ Every command of an experiment loads this module, but few write pages, so what t
 all matplotlib) is imported by the functions that write them.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
 from gaitforge.flows.experiments.kinds import PLAN_KINDS
 from gaitforge.flows.experiments.staged_plan import plan_class
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import write_file
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.stages.status import staged_kind
-
-_SHOWN = 30
-"""Most stored episodes on a page."""
+from gaitforge.pipeline.report.added_pages import (
+    EPISODE_PAGES,
+    write_evaluation_pages,
+    write_stored_page,
+)
 
 
 def write_store_card(store: Path, reporter: Reporter) -> None:
@@ -29,23 +28,6 @@ def write_store_card(store: Path, reporter: Reporter) -> None:
     write_card(open_store(store).select(), card_of(store).parent, reporter=reporter)
 
 
-def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
-    """Write a page that plays stored episodes, and the explorer of all beside it."""
-    from gaitforge.pipeline.report.explorer import explorer_of
-    from gaitforge.pipeline.view.episodes import NothingToShow, spread_over_returns, stored_show
-    from gaitforge.pipeline.view.page import write_page, write_reason
-
-    selection = open_store(store).select()
-    write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())
-    one_robot = by_robot(selection)[0]  # a page shows one
-    try:
-        show = stored_show(spread_over_returns(one_robot, _SHOWN), reporter)
-        write_page(show, page)
-    except NothingToShow as error:
-        reporter.say(f"no page of episodes: {error}")
-        write_reason(page, "Stored episodes", str(error))
-
-
 def write_experiment_report(out: Path, reporter: Reporter) -> Path:
     """Draw the sheets of an experiment's folder, and write its report."""
     from gaitforge.pipeline.report.pictures import make_experiment_sheets
@@ -53,15 +35,8 @@ def write_experiment_report(out: Path, reporter: Reporter) -> Path:
 
     make_experiment_sheets(out, reporter.say)
     if (out / "evaluate" / "expert.json").is_file():
-        write_policy_pages(out, ["expert"], reporter)
+        write_evaluation_pages(out, ["expert"], reporter)
     return write_report(out)
-
-
-def write_policy_pages(out: Path, names: Sequence[str], reporter: Reporter) -> None:
-    """Write pages that play episodes of an experiment's policies."""
-    from gaitforge.pipeline.view.page import write_evaluation_pages
-
-    write_evaluation_pages(out, names, reporter)
 
 
 def stages_in(out: Path) -> list[Stage]:
@@ -74,5 +49,11 @@ def stages_in(out: Path) -> list[Stage]:
 
 def stages_of(claim: Claim, out: Path) -> list[Stage]:
     """An experiment's stages, with its pages."""
-    pages = Pages(write_store_card, write_stored_page, write_policy_pages, write_experiment_report)
+    shown = bool(EPISODE_PAGES)
+    pages = Pages(
+        card=write_store_card,
+        episodes=write_stored_page if shown else None,
+        policies=write_evaluation_pages if shown else None,
+        report=write_experiment_report,
+    )
     return experiment_stages(claim, out, pages)

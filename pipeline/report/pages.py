@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from gaitforge.common.errors import amount
 from gaitforge.flows.records.records import write_file
@@ -135,15 +135,21 @@ def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def render(
-    template: str, filters: Mapping[str, Callable[..., object]] | None = None, /, **shown: object
+    template: str,
+    filters: Mapping[str, Callable[..., object]] | None = None,
+    /,
+    package: str = "",
+    **shown: object,
 ) -> str:
     """A template as text; HTML escapes its values, and a missing one is an error.
 
     Args:
         filters: filters of this page only.
+        package: a plug-in's, whose folder `templates` has it; it may extend and include ours.
     """
+    packages = ("gaitforge.pipeline.report", package)
     environment = Environment(
-        loader=PackageLoader("gaitforge.pipeline.report"),
+        loader=ChoiceLoader([PackageLoader(name) for name in packages if name]),
         autoescape=lambda name: not (name or "").endswith(".md"),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import fmean
 
 from gaitforge.common.errors import amount
+from gaitforge.flows.experiments.experiment_stages import page_address
 from gaitforge.flows.intervals import ratio
 from gaitforge.flows.records.records import reading_files, write_file
 from gaitforge.pipeline.report import charts, pages, results
 from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.pages import Record, Shade
 from gaitforge.pipeline.report.results import EXPERT, RunFiles, read_run
-from gaitforge.pipeline.view.page import page_of
 
 Place = tuple[str, str]
 """Terrain and skill."""
@@ -61,7 +61,7 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
     dataset = run.dataset
     cut = _modes_cut(run)
     shown = [EXPERT, *results.first_runs(summary)]
-    linked = {name: page for name in shown if (page := page_of(run.root, name))}
+    linked = {name: page for name in shown if (page := page_address(run.root, name))}
     learners = {row["run"]: row["learner"] for row in summary["runs"]}
     histories = [
         (pages.policy(learners.get(training.policy, training.policy)), training.history)

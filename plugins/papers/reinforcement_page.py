@@ -3,15 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gaitforge.flows.experiments.experiment_stages import page_address
 from gaitforge.flows.experiments.summary import SUMMARY
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.report import charts, pages
+from gaitforge.pipeline.report.added_pages import write_evaluation_pages
 from gaitforge.pipeline.report.charts import Curve, Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, count, fixed, write_sections
 from gaitforge.pipeline.report.results import VERDICTS, verdict_rows
 from gaitforge.pipeline.terminal import duration
-from gaitforge.pipeline.view.page import page_of, write_evaluation_pages
+
+_PLAYED = "The worst, the median and the best episode of each task's best run, to play."
 
 
 def write_page(out: Path, reporter: Reporter) -> Path:
@@ -22,7 +25,8 @@ def write_page(out: Path, reporter: Reporter) -> Path:
     write_evaluation_pages(
         out, [run for run in best.values() if run in legged], reporter, ghosts=False
     )
-    links = {page_of(out, run): f"{task}: {run}" for task, run in best.items()}
+    links = {page_address(out, run): f"{task}: {run}" for task, run in best.items()}
+    links.pop("", None)  # no page
     page = out / "report.html"
     tables = [
         Section(
@@ -40,11 +44,7 @@ def write_page(out: Path, reporter: Reporter) -> Path:
             "lines are single seeds.",
             charts=list(_charts(summary)),
         ),
-        Section(
-            "Episodes",
-            "The worst, the median and the best episode of each task's best run, to play.",
-            links={link: name for link, name in links.items() if link},
-        ),
+        *([Section("Episodes", _PLAYED, links=links)] if links else []),
         Section("All runs", rows=_run_rows(summary)),
     ]
     tasks, learners = (dict.fromkeys(row[name] for row in summary["runs"])

@@ -93,11 +93,10 @@ def test_a_mixed_store_names_its_parts_and_repeats_each_with_its_own_version(
     store = tmp_path / "s.zarr"
     assert main(["dataset", "merge", *map(str, stores), str(store)]) == 0
     assert f"parts of mujoco {', '.join(sorted([OTHER, own]))}" in capsys.readouterr().err
-    for words in (["verify", "--replay", "1"], ["view"], ["view", "--with-recorded-versions"]):
-        assert main([words[0], str(store), *words[1:]]) == 2, words
-        error = capsys.readouterr().err
-        assert f"mujoco {OTHER} (part {first})" in error, words
-        assert "--with-recorded-versions" in error, words
+    assert main(["verify", str(store), "--replay", "1"]) == 2
+    error = capsys.readouterr().err
+    assert f"mujoco {OTHER} (part {first})" in error
+    assert "--with-recorded-versions" in error
 
     # The other version is a process with a folder before its packages; here it is this version.
     ran = commands_of_the_other(tmp_path, monkeypatch)

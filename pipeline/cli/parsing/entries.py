@@ -40,11 +40,13 @@ class CommandEntry:
         summary: its line in `gaitforge --help`.
         path: "module:name" of its `Command`; the module loads when the command is used.
         group: its heading in `gaitforge --help`, e.g. "make data"; an action needs none.
+        after: the command that it follows there; empty for the end.
     """
 
     summary: str
     path: str
     group: str = field(default=OTHERS, kw_only=True)
+    after: str = field(default="", kw_only=True)
 
     def load(self) -> Command:
         """The command with its options."""

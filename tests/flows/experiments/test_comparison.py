@@ -20,10 +20,7 @@ from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Advance, Reporter, Silent
-from gaitforge.flows.records.records import write_record
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.stage import find_stage, run_stage
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.policy_network import PolicyNetwork
@@ -337,22 +334,6 @@ def test_other_settings_in_the_same_folder_are_refused(store: Path, compared: Co
     with pytest.raises(ValueError, match="holds an experiment with another steps for learner"):
         compare(replace(kept, settings={**PLAN.settings, "steps": 5}), store, out, Silent())
     assert (out / "summary.json").read_bytes() == before
-
-
-def test_a_page_that_cannot_be_made_fails_its_stage(store: Path, tmp_path: Path) -> None:
-    show = find_stage(stages_of(Claim("x", MLP, (str(store),)), tmp_path), "show mlp-seed-0")
-    with pytest.raises(ValueError, match=r"show mlp-seed-0: .*mlp-seed-0.json is missing"):
-        run_stage(tmp_path, show, Silent())
-    assert not show.is_done(tmp_path)
-    write_record(tmp_path / "stages" / "show-mlp-seed-0.json", {"key": show.key})
-    assert not show.is_done(tmp_path), "there is no page"
-    # Of several robots there never is one: the page says why.
-    plan = LeggedEvaluation(robot="aliengo,go1", robots=1)
-    evaluation = {"plan": plan, "key": {}, "returns": [], "cells": []}
-    write_record(tmp_path / "evaluate" / "mlp-seed-0.json", evaluation)
-    run_stage(tmp_path, show, Silent())
-    assert "of several robots" in show.outputs[0].read_text()
-    assert show.is_done(tmp_path)
 
 
 def test_what_cannot_be_evaluated_is_refused_before_any_training(

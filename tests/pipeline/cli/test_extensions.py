@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim
+from gaitforge.flows.experiments.experiment_stages import page_address
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.stage import run_stage
 from gaitforge.flows.tasks.expert_trainers import network_trainer
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
 from gaitforge.learners.models.bodies import body_of, body_view, known_body
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.report import experiment
+from gaitforge.pipeline.report.experiment import stages_of
+from tests.flows.making import CLAIM
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 
 PLAN = """
@@ -56,6 +64,23 @@ from gaitforge.learners.models.registry import ModelPreset
 
 SHORT = ModelPreset("line", 852, {"bias": False}, training={"batch_size": 3})
 WRONG = ModelPreset("curve", None, {})
+"""
+PAGES = """
+from gaitforge.pipeline.report.added_pages import CardPage, EpisodePages
+
+CARD = CardPage("sums.html", "Sums & more", "adding:text")
+EPISODES = EpisodePages("adding:stored", "adding:evaluated")
+
+def text(selection, folder, condition):
+    return f"{len(selection)} episodes: {condition}"
+
+def stored(store, page, reporter):
+    page.write_text("stored")
+
+def evaluated(out, names, reporter, ghosts):
+    for name in names:
+        (out / "episodes").mkdir(exist_ok=True)
+        (out / "episodes" / f"{name}.html").write_text(f"ghosts: {ghosts}")
 """
 FORMAT = """
 from gaitforge.datasets.formats import FormatEntry
@@ -332,6 +357,47 @@ def test_a_packages_format_is_listed_written_and_read(
     done = run("import", "flat", tmp_path / "flat.hdf5", tmp_path / "back.zarr")
     assert done.code == 0, done.err
     assert open_store(tmp_path / "back.zarr").select().steps == open_store(store).select().steps
+
+
+def test_a_package_adds_a_page_to_the_card(
+    install: Install, run: Run, store: Path, tmp_path: Path
+) -> None:
+    install("sums", "card_page", "sums", "adding:CARD", PAGES)
+    words = ["--skill", "stand", "--no-channels", "--no-pictures", "--out", tmp_path / "card"]
+    done = run("card", store, *words)
+    assert done.code == 0, done.err
+    assert (tmp_path / "card" / "sums.html").read_text() == "2 episodes: skill in ('stand')"
+    card = (tmp_path / "card" / "card.html").read_text()
+    assert '<a href="sums.html">Sums &amp; more</a>' in card
+
+
+def test_a_package_writes_the_pages_of_a_run(install: Install, store: Path, tmp_path: Path) -> None:
+    install("albums", "episode_page", "album", "adding:EPISODES", PAGES)
+    claim = Claim("x", Experiment({"mlp": {}}, seeds=(0,)), (str(store),))
+    shows = [stage for stage in stages_of(claim, tmp_path) if stage.name.startswith("show ")]
+    assert shows
+    run_stage(tmp_path, shows[0], Silent())
+    assert shows[0].outputs[0].read_text() == "ghosts: True"
+    name = shows[0].name.removeprefix("show ")
+    assert page_address(tmp_path, name) == f"episodes/{name}.html"
+    assert page_address(tmp_path, "other") == ""
+
+
+def test_a_run_has_no_pages_where_no_package_writes_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(experiment, "EPISODE_PAGES", {})
+    names = [stage.name for stage in stages_of(CLAIM, tmp_path)]
+    assert {"collect", "describe", "compare", "report"} <= {*names}
+    assert not [name for name in names if name.startswith("show ")]
+
+
+def test_a_packages_command_stands_after_the_one_that_it_names(install: Install, run: Run) -> None:
+    placed = COUNT.replace(
+        '"counting:count")', '"counting:count", group="look at data", after="query")'
+    )
+    install("tallies", "command", "tally", "tallying:ENTRY", placed)
+    assert re.search(r"^    query .*\n    tally +count experts\n    info ", run("--help").out, re.M)
 
 
 def test_a_packages_command_has_its_heading(install: Install, run: Run) -> None:

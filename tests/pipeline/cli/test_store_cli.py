@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets import Selection, open_store
+from gaitforge.pipeline.report.added_pages import CARD_PAGES
 from tests.flows.processes import gaitforge
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 
@@ -103,7 +104,8 @@ def test_a_card_is_beside_the_store_or_elsewhere(run: Run, store: Path, tmp_path
     run("card", store, "--no-channels", "--no-pictures", "--out", tmp_path / "card")
     for folder in (store.with_name("legged.zarr.card"), tmp_path / "card"):
         written = {p.name for p in folder.iterdir()}
-        assert written == {"card.html", "card.md", "card.json", "explorer.html"}
+        added = {page.file for page in CARD_PAGES.values()}
+        assert written == {"card.html", "card.md", "card.json", *added}
     assert "run" in (tmp_path / "card" / "card.md").read_text()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gaitforge.datasets import Store, open_store
+from gaitforge.pipeline.report.added_pages import CARD_PAGES
 from gaitforge.pipeline.report.card import (
     MARKDOWN_NAME,
     PAGE_NAME,
@@ -24,6 +25,7 @@ from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
 from tests.pipeline.report.test_report import PageReader
 
+ADDED = [f"a href={page.file}" for page in CARD_PAGES.values()]
 RANDOMISATION = {"friction": {"unit": "1", "low": 0.4, "high": 1.2}}
 
 
@@ -49,7 +51,7 @@ def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path
     page, markdown, _ = write_card(store.select(), tmp_path)
     text = page.read_text()
     reader = PageReader(text)
-    assert reader.loads == ["a href=explorer.html"]
+    assert reader.loads == ADDED
     assert reader.unnamed_charts == 0
     assert reader.tags.count("svg") == 3 + 3, "histograms and spectra"
     assert {"size", "cells", "episodes", "randomisation", "provenance", "open"} <= set(reader.ids)
@@ -82,7 +84,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert markdown.read_text().startswith(
         r"# a\|\<img src=x onerror=alert(1)>[x]\(javascript:alert(1)).zarr"
     )
-    assert PageReader(page.read_text()).loads == ["a href=explorer.html"]
+    assert PageReader(page.read_text()).loads == ADDED
     assert "<img src=x" not in page.read_text()
 
 

@@ -26,8 +26,8 @@ from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.stages.collect import collect
 from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.cli.main import build_parser, main
+from gaitforge.pipeline.cli.parsing.entries import added_commands
 from gaitforge.pipeline.cli.parsing.forms import command_line, form_fields
-from gaitforge.pipeline.view.page import BUILT
 from tests.flows.making import COLLECT
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import ROOT, descendants, gaitforge, is_running, listening, soon
@@ -325,11 +325,13 @@ def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
     store = open_store(served.store)
     assert len(store.parts()) == 2
     assert store.verify() == []
+    if "view" not in added_commands():
+        return  # no plug-in plays episodes
     link = served.server.artifacts(again)[artifact_key("episodes", served.store)]["data"]
     address = re.search(r"http://127[^)]*/view/[^)]*", link)
     assert address is not None
     page = soon(lambda: text if 'equiv="refresh' not in (text := get_text(address[0])) else None)
-    assert ('id="canvas"' if (BUILT / "main.js").is_file() else "not built") in page
+    assert 'id="canvas"' in page or "not built" in page
 
 
 def get_text(address: str) -> str:

@@ -26,7 +26,7 @@ from gaitforge.pipeline.cli.store import chosen_episodes
 from gaitforge.pipeline.terminal import TerminalReporter, show_one
 
 if TYPE_CHECKING:
-    from gaitforge.pipeline.view.episodes import Show
+    from gaitforge.plugins.player.episodes import Show
 
 _LEVEL = 4
 _HELD_OUT_EPISODES = 3
@@ -107,7 +107,7 @@ def _view(arguments: argparse.Namespace, page: Path | None, make: Callable[[], "
     record: dict[str, object] = {"episodes": len(show.episodes)}
     lines = []
     if page:
-        from gaitforge.pipeline.view.page import write_page
+        from gaitforge.plugins.player.page import write_page
 
         size = write_page(show, page)
         record |= {"page": str(page), "bytes": size}
@@ -153,14 +153,14 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
         check_animation(check_outside_stores(video).suffix[1:].lower())
     if rerun:
-        from gaitforge.pipeline.view.rerun_file import load_rerun
+        from gaitforge.plugins.player.films import load_rerun
 
         load_rerun()
         if check_outside_stores(rerun).suffix != ".rrd":
             raise ValueError(f"{rerun} has to end in .rrd")
     if arguments.out is None and (video or rerun):
         return None
-    from gaitforge.pipeline.view.page import bundle
+    from gaitforge.plugins.player.page import bundle
 
     bundle()
     beside = source.absolute().parent if isinstance(source, Path) else Path()
@@ -169,8 +169,7 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
     """Write the film, and the recordings with a file an episode; returns paths by option."""
-    from gaitforge.pipeline.report.episode_pictures import write_film
-    from gaitforge.pipeline.view.rerun_file import write_recording
+    from gaitforge.plugins.player.films import write_film, write_recording
 
     chosen = show.chosen(arguments.episode or ())
     written: dict[str, list[Path]] = {}
@@ -196,7 +195,7 @@ def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], 
 
 
 def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
-    from gaitforge.pipeline.view.episodes import spread_over_returns, stored_show
+    from gaitforge.plugins.player.episodes import spread_over_returns, stored_show
 
     reporter = TerminalReporter()
     robot = arguments.robot
@@ -216,7 +215,7 @@ def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "S
 
 
 def _with_ghosts(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
-    from gaitforge.pipeline.view.episodes import ghost_source, with_ghosts
+    from gaitforge.plugins.player.episodes import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work
     make = _episodes(arguments, only_chosen)
@@ -229,7 +228,7 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     from gaitforge.collectors.scenarios.terrains import TERRAINS
     from gaitforge.flows.tasks.evaluation import run_source
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.pipeline.view.episodes import evaluation_files, evaluation_show, policy_show
+    from gaitforge.plugins.player.episodes import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
     files = evaluation_files(source)

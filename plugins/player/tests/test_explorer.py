@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.pipeline.report.card import selected, write_card
-from gaitforge.pipeline.report.explorer import MOST_NAMES, ChartColumn, binned, explorer_of
+from gaitforge.plugins.player.explorer import MOST_NAMES, ChartColumn, binned, explorer_of
+from gaitforge.plugins.player.tests.browser import CHROMIUM, browser
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
-from tests.pipeline.view.browser import CHROMIUM, browser
 
 HOSTILE = "</script><b>x</b>"
 COUNT = 3000
@@ -117,7 +117,7 @@ def test_the_page_holds_the_catalog_and_nothing_else_loads(store: Store, tmp_pat
 def test_of_too_many_episodes_the_page_holds_an_even_share_and_says_so(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gaitforge.pipeline.report.explorer.MOST_EPISODES", COUNT // 2 - 1)
+    monkeypatch.setattr("gaitforge.plugins.player.explorer.MOST_EPISODES", COUNT // 2 - 1)
     page = explorer_of(store.select(), tmp_path)
     assert "1,000 episodes, one in 3 of 3,000: every count is of these" in page
     blocks = dict(re.findall(r'<script type="application/[^"]*" id="([^"]+)">([^<]*)', page))

@@ -1,4 +1,7 @@
-"""An episode as a recording for Rerun's viewer (https://rerun.io), by the extra `rerun`."""
+"""Episodes of a page as other files: films, and recordings for Rerun's viewer.
+
+Rerun (https://rerun.io) is the extra `rerun`, films as .mp4 the extra `video`.
+"""
 
 import tempfile
 from collections.abc import Sequence
@@ -8,16 +11,20 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.rendering.colours import BARRIER, GHOST, Colour
-from gaitforge.collectors.rendering.rendering import Scene
+from gaitforge.collectors.rendering.rendering import Scene, draw
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.common.errors import missing_package
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
-from gaitforge.pipeline.view.episodes import VELOCITY, Chart, Show, Viewed, scene_of
-from gaitforge.pipeline.view.robot_shapes import body_poses, decoded, robot_shapes
+from gaitforge.pipeline.report import pictures
+from gaitforge.pipeline.report.picture_files import Heading, animation
+from gaitforge.plugins.player.episodes import VELOCITY, Chart, Show, Viewed, scene_of
+from gaitforge.plugins.player.robot_shapes import body_poses, decoded, robot_shapes
 
+FILM_PX = (640, 400)
+TILE_PX = (320, 200)
 TIMELINE = "time"
 _ROBOT = "world/robot"
 _GROUND: Colour = (190, 197, 204)
@@ -28,6 +35,28 @@ _ARROW_ABOVE = (0.0, 0.0, 0.2)
 _EYE = (-2.0, -5.0, 2.0)
 """Camera position relative to the trunk, in leg lengths: ahead, left, up."""
 _XYZW = [1, 2, 3, 0]
+
+
+def write_film(show: Show, path: Path, reporter: Reporter) -> None:
+    """Write a show's episodes as a film, of several as tiles; the path's ending is its format.
+
+    Raises:
+        RenderingError: MuJoCo cannot draw here.
+        ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
+    """
+    alone = len(show.episodes) == 1
+    films = []
+    size_px, frame_ms = (FILM_PX, pictures.FILM_MS) if alone else (TILE_PX, pictures.TILES_MS)
+    shots = [pictures.film_shot(scene_of(viewed, show.robot), frame_ms) for viewed in show.episodes]
+    with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:
+        for viewed, shot in zip(show.episodes, shots, strict=True):
+            row = viewed.row
+            where = f"{row['terrain']}, level {row['level']}"
+            where += f"; episode {viewed.name}" if alone else ""
+            heading = Heading(row["skill"], where, "", "", bool(row["success"]), "")
+            films.append((heading, draw([shot], *size_px)[0]))
+            advance(len(shot.steps), viewed.name)
+    write_file(path, animation(films, frame_ms, path.suffix[1:].lower()))
 
 
 def load_rerun() -> Any:

@@ -1,4 +1,4 @@
-/** Reads the matrices that pipeline/view/robot_shapes.py writes. */
+/** Reads the matrices that plugins/player/robot_shapes.py writes. */
 
 export interface Matrix {
   rows: number;

