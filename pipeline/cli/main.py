@@ -45,7 +45,6 @@ COMMANDS = {
         "info": ("store", "show a store's version, size and schema version, or its columns"),
         "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
         "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
-        "doctor": ("dataset", "look for faults in a store or other data; exit 1 for errors"),
         "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
     },
     "edit data": {

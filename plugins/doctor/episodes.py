@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gaitforge.datasets.doctor.data import Arrays, Finding, Severity, of_episodes
-from gaitforge.datasets.doctor.measures import Measures, flattened, roughness
+from gaitforge.plugins.doctor.data import Arrays, Finding, Severity, of_episodes
+from gaitforge.plugins.doctor.measures import Measures, flattened, roughness
 
 _LEAST = 8
 """Fewest episodes of a kind, or with a flag, that say what is usual."""

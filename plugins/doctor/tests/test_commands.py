@@ -10,7 +10,8 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
-from tests.datasets.doctor import faults
+from gaitforge.plugins.doctor.tests import faults
+from tests.pipeline.cli.test_json_keys import wrong_keys
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.report.test_report import PageReader
 
@@ -42,7 +43,9 @@ def test_commands_drop_and_note_what_was_found(run: Run, tmp_path: Path) -> None
     path, page = _store(tmp_path / "x y.zarr", *kinds), tmp_path / "doctor.html"
     outcome = run("doctor", path, "--json", "--out", page)
     assert outcome.code == 1
-    findings = json.loads(outcome.out)["findings"]
+    record = json.loads(outcome.out)
+    assert list(wrong_keys(record)) == []
+    findings = record["findings"]
     assert [each["name"] for each in findings[:2]] == ["copy", "return"]
     for each in findings:
         _pasted(run, [example["view"] for example in each["examples"]])

@@ -15,9 +15,9 @@ import numpy as np
 
 from gaitforge.common.errors import listed
 from gaitforge.datasets.analysis.lazy_arrays import channel_names
-from gaitforge.datasets.doctor.data import Finding, Severity, of_episodes
-from gaitforge.datasets.doctor.measures import FROZEN_STEPS, Measures
 from gaitforge.datasets.schema import Field
+from gaitforge.plugins.doctor.data import Finding, Severity, of_episodes
+from gaitforge.plugins.doctor.measures import FROZEN_STEPS, Measures
 
 _SHOWN = 4
 _TOLERANCE = 1e-6

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gaitforge.common.errors import amount, listed
-from gaitforge.datasets.doctor.data import Arrays, Finding, of_episodes
-from gaitforge.datasets.doctor.measures import Measures, flattened
 from gaitforge.datasets.schema import Field, Schema
+from gaitforge.plugins.doctor.data import Arrays, Finding, of_episodes
+from gaitforge.plugins.doctor.measures import Measures, flattened
 
 ORDERS = ("wxyz", "xyzw")
 _UNKNOWN = -1

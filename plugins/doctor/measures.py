@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from gaitforge.datasets.analysis.statistics import ChannelStatistics
-from gaitforge.datasets.doctor.data import Arrays, Columns
 from gaitforge.datasets.schema import Schema
+from gaitforge.plugins.doctor.data import Arrays, Columns
 
 CHUNK_STEPS = 1 << 13
 """Steps that are measured at once, so that they stay in the processor's cache."""

@@ -10,10 +10,12 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.summaries import episode_name
-from gaitforge.datasets.doctor import boundaries, channels, episodes
-from gaitforge.datasets.doctor.boundaries import Boundaries, BoundaryCollector
-from gaitforge.datasets.doctor.channels import nearly_constant
-from gaitforge.datasets.doctor.data import (
+from gaitforge.datasets.data_checks import SAMPLE_STEPS, DataCheck
+from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.plugins.doctor import boundaries, channels, episodes
+from gaitforge.plugins.doctor.boundaries import Boundaries, BoundaryCollector
+from gaitforge.plugins.doctor.channels import nearly_constant
+from gaitforge.plugins.doctor.data import (
     FINAL,
     Data,
     Example,
@@ -22,10 +24,9 @@ from gaitforge.datasets.doctor.data import (
     in_order,
     store_data,
 )
-from gaitforge.datasets.doctor.episodes import LabelSlabs
-from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
-from gaitforge.datasets.doctor.quaternions import QuaternionCollector
-from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.plugins.doctor.episodes import LabelSlabs
+from gaitforge.plugins.doctor.measures import Collector, Measures, flattened, runs
+from gaitforge.plugins.doctor.quaternions import QuaternionCollector
 
 Check = Callable[[Measures], Iterable[Finding]]
 Advance = Callable[[int], object]
@@ -58,9 +59,6 @@ BOUNDARY_CHECKS: tuple[Callable[[Measures, Boundaries], Iterable[Finding]], ...]
     boundaries.final_observations,
 )
 """Checks of what lies at the ends of episodes and within them."""
-
-QUICK_STEPS = 50_000
-"""Steps that `quick_findings` reads: a second."""
 
 _EXAMPLES = 3
 
@@ -128,7 +126,7 @@ def seams(
 
 
 def merge_findings(
-    selections: Sequence[EpisodeSelection], steps: int = QUICK_STEPS
+    selections: Sequence[EpisodeSelection], steps: int = SAMPLE_STEPS
 ) -> list[Finding]:
     """Mixed orders of quaternions between selections of one schema, of about `steps` of each."""
     collector = QuaternionCollector(selections[0].schema)
@@ -153,7 +151,7 @@ def _spread(selection: EpisodeSelection, steps: int) -> EpisodeSelection:
     return selection.with_rows(np.sort(rows))
 
 
-def quick_findings(selection: EpisodeSelection, steps: int = QUICK_STEPS) -> list[Finding]:
+def quick_findings(selection: EpisodeSelection, steps: int = SAMPLE_STEPS) -> list[Finding]:
     """Findings from the catalog and the arrays of some episodes.
 
     Args:
@@ -167,6 +165,10 @@ def quick_findings(selection: EpisodeSelection, steps: int = QUICK_STEPS) -> lis
     if steps:
         findings += examine(store_data(_spread(selection, steps)), checks=ARRAY_CHECKS)
     return in_order(findings)
+
+
+CHECK = DataCheck("gaitforge doctor", quick_findings, merge_findings)
+"""What imports, cards and merges say of the data."""
 
 
 def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator[Finding]:

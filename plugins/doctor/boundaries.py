@@ -20,10 +20,10 @@ import numpy as np
 
 from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.catalog.summaries import episode_name
-from gaitforge.datasets.doctor.channels import COMMAND, POSE, blocks_of
-from gaitforge.datasets.doctor.data import Arrays, Finding, of_episodes
-from gaitforge.datasets.doctor.measures import Measures, chunks, flattened
 from gaitforge.datasets.schema import Schema
+from gaitforge.plugins.doctor.channels import COMMAND, POSE, blocks_of
+from gaitforge.plugins.doctor.data import Arrays, Finding, of_episodes
+from gaitforge.plugins.doctor.measures import Measures, chunks, flattened
 
 # Sizes of steps.
 _LARGEST = 30.0
