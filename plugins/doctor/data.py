@@ -44,20 +44,20 @@ class Finding(DataFinding):
 
     Attributes:
         rows: (N,) numbers of the episodes that it is about; empty if it is about all.
-        place: field and channel that show it, to find the step of an example.
+        location: field and channel that show it, to find the step of an example.
         steps: (N,) the step of each of `rows` that shows it, where the check knows it.
         remedy: which command helps: "drop", "annotate", "leave out" (of an import), "limitations"
             (of the card), "export", "verify", "trim head", "trim tail" (of a step), or "cut" (of
             episodes where the doctor sees seams).
-        more: further JSON values about it.
+        details: further JSON values about it.
         examples: up to three; commands: to paste into a shell, in order.
     """
 
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    place: tuple[str, int] | None = None
+    location: tuple[str, int] | None = None
     steps: np.ndarray | None = None
     remedy: str = "annotate"
-    more: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
     commands: tuple[str, ...] = ()
 
@@ -66,14 +66,14 @@ class Finding(DataFinding):
         names = ("name", "severity", "text", "count")
         examples = [vars(example) for example in self.examples]
         record = {name: getattr(self, name) for name in names}
-        return {**record, **self.more, "examples": examples, "commands": list(self.commands)}
+        return {**record, **self.details, "examples": examples, "commands": list(self.commands)}
 
 
 def of_episodes(
-    name: str, severity: Severity, text: str, rows: np.ndarray, **more: Any
+    name: str, severity: Severity, text: str, rows: np.ndarray, **details: Any
 ) -> list[Finding]:
     """A finding about some episodes; none without any."""
-    return [Finding(name, severity, text, len(rows), rows, **more)] if len(rows) else []
+    return [Finding(name, severity, text, len(rows), rows, **details)] if len(rows) else []
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:

@@ -50,6 +50,10 @@ class Measures:
     fields: Mapping[str, dict[str, np.ndarray]] = field(default_factory=dict)
     statistics: Mapping[str, ChannelStatistics] = field(default_factory=dict)
 
+    def ids(self, rows: np.ndarray) -> np.ndarray:
+        """(N,) ids of the episodes with the numbers `rows`."""
+        return self.columns["episode"][np.searchsorted(self.rows, rows)]
+
     def codes(self, *names: str) -> np.ndarray:
         """(E,) number of each episode's combination of values, of the columns that there are."""
         present = [name for name in names if name in self.columns]
