@@ -47,7 +47,7 @@ class DataCheck:
     """What looks for faults in data.
 
     Attributes:
-        command: the one that examines all of a store, whose address follows: "gaitforge doctor".
+        command: the one that examines all of a store, whose address follows: "gaps find".
         of_sample: (episodes, steps) -> findings in the catalog, and in the arrays of some episodes
             with about so many steps; 0 for none.
         of_merge: selections of stores that become one -> what does not fit each other.
