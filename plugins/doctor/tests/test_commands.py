@@ -12,7 +12,7 @@ from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.plugins.doctor.tests import faults
 from tests.pipeline.cli.test_json_keys import wrong_keys
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 from tests.pipeline.report.test_report import PageReader
 
 
@@ -32,7 +32,9 @@ def _pasted(run: Run, commands: Sequence[str]) -> None:
         assert outcome.code == 0, outcome.err
 
 
-def test_collected_episodes_have_no_finding(run: Run, store: Path) -> None:
+def test_collected_episodes_have_no_finding(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "legged.zarr"
+    assert run("collect", store, *TINY_GRID).code == 0
     outcome = run("doctor", store, "--json")
     assert outcome.code == 0
     assert json.loads(outcome.out)["findings"] == []
