@@ -480,7 +480,7 @@ def scale_notes(named: Sequence[tuple[Sequence[str], ChannelStatistics]]) -> lis
     which = f"channel {rare[0]} hardly ever changes" if len(rare) == 1 else ""
     which = which or f"channels {listed(rare, _SHOWN)} hardly ever change"
     limits = f"{LEAST:.0f} to {MOST:.0f} standard deviations"
-    return [f"{which}: normalised inputs are bounded at {limits} (see gaitforge doctor)"]
+    return [f"{which}: normalised inputs are bounded at {limits}"]
 
 
 def return_notes(shares: np.ndarray) -> list[str]:

@@ -72,6 +72,7 @@ LAZY = {
 # Modules that may import any module of ours inside a function.
 LAZY_IMPORTERS = {
     "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
+    "gaitforge.plugins.doctor.commands": "as those of pipeline.cli",
     "gaitforge.plugins.exchange.commands": "as those of pipeline.cli",
     "gaitforge.plugins.gym.commands": "as those of pipeline.cli",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",

@@ -116,6 +116,8 @@ def test_the_core_alone_collects_trains_evaluates_and_exports(tmp_path: Path) ->
         ["evaluate", "run", *cell, "--episodes", "1"],
         ["export", "run", "exported"],
         ["verify", "s.zarr", "--replay", "1"],
+        ["card", "s.zarr", "--no-pictures"],
     ):
         done = gaitforge(copy, *words)
         assert done.returncode == 0, done.stderr
+    assert "Findings" not in (copy / "s.zarr.card/card.md").read_text(), "nothing examines data"

@@ -10,8 +10,6 @@ To add a format, write a folder with an `Importer` and an `Exporter` (`protocol.
 one entry here. Other packages name a `FormatEntry` by an entry point (`extensions`). A format's
 modules load when it is used, so its packages are optional. Bad input raises DatasetError
 everywhere: one line that names the file and the key.
-
-For a source that no format reads, `why_unread` tells why.
 """
 
 from collections.abc import Mapping
@@ -113,17 +111,3 @@ def _recognises(name: str, source: Path) -> bool:
         return not find_format(name).missing and importer_class(name).recognises(source)
     except (DatasetError, OSError):  # a broken format of another package, or no right to read
         return False
-
-
-def why_unread(source: str, refusals: Mapping[str, str]) -> str:
-    """What is wrong with a source that no format reads, of the refusals by format; "" if unknown.
-
-    That is what the format says that recognises it, or else what several say alike, as of a file
-    that is damaged.
-    """
-    known = [name for name in recognised_as(source) if name in refusals]
-    if known:
-        return "; ".join(f"read as {name}: {refusals[name]}" for name in known)
-    texts = list(refusals.values())
-    alike = [text for text in dict.fromkeys(texts) if texts.count(text) > 1]
-    return listed(alike) if Path(source).is_file() else ""

@@ -1,6 +1,6 @@
 """Data of other projects brought into a store, and policies carried to a robot's program."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from gaitforge.collectors.robots.robot import SEVERAL, RobotCard, body_vector, l
 from gaitforge.collectors.scenarios.skills import command_ranges
 from gaitforge.collectors.timing import CONTROL_DT_S, DECIMATION
 from gaitforge.common.files import sha256_file
+from gaitforge.datasets.data_checks import DATA_CHECKS, SAMPLE_STEPS, DataCheck
 from gaitforge.datasets.dataset import open_store
-from gaitforge.datasets.doctor.examine import quick_findings
 from gaitforge.datasets.formats import find_format, importer_class
 from gaitforge.datasets.formats.protocol import Report
 from gaitforge.datasets.formats.transfer.importing import WORKERS, import_source
@@ -64,7 +64,7 @@ def run_import(
 ) -> Report:
     """Import a source into a store; interrupted, the same call imports the missing parts.
 
-    The report's notes end with what the doctor finds in a sample of the store.
+    The report's notes end with what the installed checks of data see in a sample of the store.
 
     Raises:
         ValueError: an unknown option, packages that are not installed, or a source or store that
@@ -73,18 +73,29 @@ def run_import(
     options = plan_from_tree(importer_class(plan.format).Options, dict(plan.options))
     arguments = (plan.format, source, store, asdict(options))
     workers = plan.workers
+    checks = list(DATA_CHECKS.values())  # raises before the import if one cannot be loaded
     with begun_later(reporter, "import") as begin:
         report = import_source(*arguments, begin, workers=workers, drop_nan=plan.drop_nan)
-    findings = quick_findings(open_store(store).select())
-    notes = [f"{finding.severity}, {finding.name}: {finding.text}" for finding in findings]
-    notes += [f"gaitforge doctor {store} examines all of it"] * bool(notes)
-    carried = replace(report.carried, notes=(*report.carried.notes, *notes))
+    notes = (*report.carried.notes, *_notes(checks, store))
+    carried = replace(report.carried, notes=notes)
     report = replace(report, carried=carried)
     records = records_folder(store)
     record = {"plan": asdict(plan), "report": asdict(report), **provenance()}
     write_record(records / f"import-{digest([plan, report.source])}.json", record)
     log_event(records, "info", "imported", format=plan.format, steps=report.steps)
     return report
+
+
+def _notes(checks: Sequence[DataCheck], store: Path | str) -> list[str]:
+    """What checks see in a sample of a store, and the commands that examine all of it."""
+    selection = open_store(store).select()
+    notes: list[str] = []
+    for check in checks:
+        findings = check.of_sample(selection, SAMPLE_STEPS)
+        notes += [finding.line for finding in findings]
+        if findings:
+            notes.append(f"{check.command} {store} examines all of it")
+    return notes
 
 
 # Policies carried to a robot's program.

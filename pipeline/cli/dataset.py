@@ -1,18 +1,15 @@
-"""`gaitforge dataset` and `doctor`: edit, merge, split, compare and check datasets."""
+"""`gaitforge dataset`: edit, merge, split and compare datasets."""
 
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.common.errors import amount, listed
-from gaitforge.datasets.formats import importer_class
-from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
+from gaitforge.datasets.data_checks import DATA_CHECKS
 from gaitforge.flows.records.part_records import copy_records, mixed_versions
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
@@ -25,23 +22,14 @@ from gaitforge.pipeline.cli.parsing.options import (
     flag,
     option,
     option_values,
-    planned,
-    setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import actions, command
-from gaitforge.pipeline.cli.parsing.values import names, store_address, uses, whole
+from gaitforge.pipeline.cli.parsing.values import uses, whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
-from gaitforge.pipeline.terminal import TerminalReporter, fields_of, show, show_one, show_result
-
-if TYPE_CHECKING:
-    from gaitforge.datasets.doctor.data import Data
+from gaitforge.pipeline.terminal import TerminalReporter, show, show_one, show_result
 
 _STORE = "data/legged.zarr"
 _WHERE = "return < 3 and skill = 'run'"
-_MOST_CHARACTERS = 400
-"""Longest command of the doctor on a terminal; its page and JSON have all."""
-
-
 _CHOOSING = ("where", *CELL_FIELDS.values())
 
 
@@ -134,10 +122,8 @@ def _value(text: str) -> tuple[str, str | bool | int | float]:
 def _merge(arguments: argparse.Namespace) -> None:
     """Make one store of two, by hard links; the same command again resumes.
 
-    Says where quaternions are wxyz in one store and xyzw in the other.
+    Installed checks of data say what does not fit, such as quaternions wxyz here and xyzw there.
     """
-    from gaitforge.datasets.doctor.examine import merge_findings
-
     first = datasets.open_store(arguments.first)
     second = datasets.open_store(arguments.second)
     for simulator, versions in mixed_versions([first, second]).items():
@@ -150,8 +136,10 @@ def _merge(arguments: argparse.Namespace) -> None:
         datasets.merge_stores(first, second, arguments.out, lambda count: advance(count, ""))
     copy_records([arguments.first, arguments.second], arguments.out)
     info = datasets.open_store(arguments.out).info()
-    findings = merge_findings([first.select(), second.select()])
-    notes = [f"{finding.severity}, {finding.name}: {finding.text}" for finding in findings]
+    selections = [first.select(), second.select()]
+    notes = [
+        finding.line for check in DATA_CHECKS.values() for finding in check.of_merge(selections)
+    ]
     record = {"store": str(arguments.out), **asdict(info)}
     show_one(record | ({"notes": notes} if arguments.json and notes else {}), arguments.json)
     if not arguments.json:
@@ -168,33 +156,6 @@ def _apply(arguments: argparse.Namespace) -> None:
     """Write a store's present version into a new one, without what its edits took away."""
     store = applied(datasets.open_store(arguments.store), arguments.out, TerminalReporter())
     show_one({"store": str(arguments.out), **asdict(store.info())}, arguments.json)
-
-
-@command(
-    "gaitforge dataset cut data/joined.zarr data/cut.zarr",
-    STORE,
-    option("out", "folder of the new store", Path),
-    option("--without", "episode fields to leave out: they tell of whole episodes", names, ()),
-    JSON,
-)
-def _cut(arguments: argparse.Namespace) -> None:
-    """Write a new store whose episodes are cut where the doctor sees several saved as one."""
-    from gaitforge.datasets.doctor.examine import seams
-    from gaitforge.datasets.edits.split import cut_episodes
-
-    store = datasets.open_store(arguments.store)
-    reporter = TerminalReporter()
-    selection = store.select()
-    with reporter.step("look for seams", selection.steps, "step") as advance:
-        cuts = seams(selection, lambda steps: advance(steps, ""))
-    with reporter.step("cut", selection.steps, "step") as advance:
-        cut_episodes(
-            store, arguments.out, cuts, lambda steps: advance(steps, ""), arguments.without
-        )
-    copy_records([arguments.store], arguments.out)
-    info = datasets.open_store(arguments.out).info()
-    record = {"store": str(arguments.out), "cut": len(cuts), "seams": sum(map(len, cuts.values()))}
-    show_one({**record, **asdict(info)}, arguments.json)
 
 
 @command(
@@ -305,75 +266,9 @@ dataset_command = actions(
     _drop,
     _annotate,
     _trim,
-    _cut,
     _apply,
     _merge,
     _split,
     _diff,
     _log,
 )
-
-
-@command(
-    "gaitforge doctor data/legged.zarr --out doctor.html\n"
-    "          gaitforge doctor hopper_medium.hdf5 --json",
-    option(
-        "source",
-        "a store; or a file or folder of one of gaitforge formats, which is not imported",
-        store_address,
-        metavar="STORE|FOLDER|FILE",
-    ),
-    option("--format", "one of gaitforge formats (default: the one that reads the source)"),
-    setting("horizon=1000 (d4rl, with --format)"),
-    option("--out", "also write a page", Path, metavar="FILE"),
-    JSON,
-)
-def doctor_command(arguments: argparse.Namespace) -> int:
-    """Look for faults in data, with examples and the commands that help; exit 1 for errors."""
-    from gaitforge.datasets.doctor.examine import examine
-
-    page = None if arguments.out is None else check_outside_stores(arguments.out)
-    data = _data(arguments)
-    with closing(data), TerminalReporter().step("examine", data.steps, "step") as advance:
-        findings = examine(data, lambda steps: advance(steps, ""))
-    record = fields_of(data, "address", "format", "episodes", "steps")
-    record["findings"] = [finding.to_json() for finding in findings]
-    sizes = f"{amount(data.episodes, 'episode')}, {amount(data.steps, 'step')}"
-    lines = [f"{data.address}: {sizes}, {amount(len(findings), 'finding')}"]
-    rows = []
-    for finding in findings:
-        shown = [f"{at.episode} step {at.step}" for at in finding.examples]
-        row = {"severity": finding.severity, "finding": finding.name, "count": finding.count}
-        rows.append(row | {"what": finding.text, "examples": ", ".join(shown)})
-        views = [at.view for at in finding.examples[:1]]
-        first = 1 if data.format else 0  # the import
-        commands = [*finding.commands[:first], *views, *finding.commands[first:]]
-        short = [line for line in commands if len(line) <= _MOST_CHARACTERS]
-        lines += ["", f"{finding.severity}, {finding.name}:", *short]
-        if len(short) < len(commands):
-            lines.append("(the command for so many episodes is in --json and --out)")
-    if page is not None:
-        from gaitforge.pipeline.report.pages import write_doctor_page
-
-        write_doctor_page(page, lines[0], rows, record["findings"])
-        lines += ["", str(page)]
-    show_result(record, rows, arguments.json, *lines)
-    return int(any(finding.severity == "error" for finding in findings))
-
-
-def _data(arguments: argparse.Namespace) -> "Data":
-    from gaitforge.datasets.doctor.data import source_data, store_data
-
-    source = arguments.source
-    name = arguments.format or ""
-    if arguments.settings and not name:
-        raise ValueError("--set is for the reader of a format; give --format too")
-    if not name and (isinstance(source, str) or (source / ROOT_FILE).is_file()):
-        data = store_data(datasets.open_store(source).select())
-        if not data.steps:
-            raise ValueError(f"{source} has no episode to examine")
-        return data
-    if not name and not source.exists():
-        raise ValueError(f"no store, file or folder at {source}")
-    options = planned(importer_class(name).Options(), arguments) if name else None
-    return source_data(str(source), name, options, arguments.settings)

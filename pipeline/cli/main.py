@@ -44,7 +44,6 @@ COMMANDS = {
         "query": ("store", "describe the episodes that match a condition, or list them"),
         "info": ("store", "show a store's version, size and schema version, or its columns"),
         "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
-        "doctor": ("dataset", "look for faults in a store or other data; exit 1 for errors"),
         "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
     },
     "edit data": {

@@ -22,7 +22,7 @@ from gaitforge.common.files import files_under
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.catalog.episodes import RANDOMISATION, glossary
 from gaitforge.datasets.catalog.summaries import group_counts
-from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
+from gaitforge.datasets.data_checks import DATA_CHECKS, SAMPLE_STEPS
 from gaitforge.datasets.formats.protocol import README, fenced, front_matter, plain
 from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.datasets.schema import Field, Schema, actions_in_words
@@ -308,9 +308,11 @@ def write_card(
         )
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}
-    findings = quick_findings(selection, QUICK_STEPS if channels else 0)
+    steps = SAMPLE_STEPS if channels else 0
     record["findings"] = [
-        fields_of(finding, "severity", "name", "text", "count") for finding in findings
+        fields_of(finding, "severity", "name", "text", "count")
+        for check in DATA_CHECKS.values()
+        for finding in check.of_sample(selection, steps)
     ]
     if draw is not None:
         try:
@@ -405,7 +407,10 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def _shown(record: Record) -> dict[str, object]:
-    """Variables of the card's page and Markdown; `texts`: title -> text, without empty ones."""
+    """Variables of the card's page and Markdown.
+
+    `texts`: title -> text, without empty ones; `checks`: check of data -> its command.
+    """
     schema = record["schema"]
     total = record["total"][0]
     about = record["about"]
@@ -413,6 +418,7 @@ def _shown(record: Record) -> dict[str, object]:
     texts["Limitations"] = about["limitations"]
     return {
         "card": record,
+        "checks": {name: check.command for name, check in DATA_CHECKS.items()},
         "schema": schema,
         "actions": actions_in_words(Schema.from_json(schema)),
         "total": total,

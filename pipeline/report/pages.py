@@ -1,7 +1,4 @@
-"""HTML pages from the templates of this package, and numbers and names as their text.
-
-`write_doctor_page` writes the page of the doctor's findings.
-"""
+"""HTML pages from the templates of this package, and numbers and names as their text."""
 
 import json
 import math
@@ -17,7 +14,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from gaitforge.common.errors import amount
 from gaitforge.flows.records.records import write_file
-from gaitforge.pipeline.terminal import Rows, duration
+from gaitforge.pipeline.terminal import duration
 
 Record = Mapping[str, Any]
 """A JSON object."""
@@ -210,30 +207,3 @@ def cell(value: object) -> str:
     """A value in a line of Markdown, also in a table: no HTML, links or columns of its own."""
     text = re.sub(r"([\\|]|<(?=[A-Za-z/!?]))", r"\\\1", " ".join(str(value).splitlines()))
     return text.replace("](", "]\\(")
-
-
-def write_doctor_page(page: Path, about: str, rows: Rows, findings: Sequence[Record]) -> None:
-    """Write a page.
-
-    Args:
-        about: the data in one line.
-        rows: a row a finding; findings: the same as `gaitforge doctor --json` prints them.
-    """
-    plays = [
-        {"finding": finding["name"], **example}
-        for finding in findings
-        for example in finding["examples"]
-    ]
-    commands = [
-        {"finding": finding["name"], "command": line}
-        for finding in findings
-        for line in finding["commands"]
-    ]
-    shown = [
-        Section("Findings", "Errors are wrong for any use, warnings for many.", rows),
-        Section("Examples", "Commands that play an episode, or list its columns.", plays),
-        Section("Commands", "They drop episodes, or note what was found.", commands),
-    ]
-    write_sections(
-        page, "Doctor", about, [section for section in shown if section.rows] or shown[:1]
-    )

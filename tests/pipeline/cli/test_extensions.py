@@ -121,6 +121,17 @@ ENTRY = CommandEntry("count experts", "counting:count")
 def count(arguments: argparse.Namespace) -> None:
     print("three")
 """
+DATA_CHECK = """
+from gaitforge.datasets.data_checks import DataCheck, DataFinding
+
+def of_sample(episodes, steps):
+    return [DataFinding("gap", "note", f"{len(episodes)} episodes, {steps} steps", 3)]
+
+def of_merge(selections):
+    return [DataFinding("gap", "warning", f"{len(selections)} stores", 3)]
+
+CHECK = DataCheck("gaps find", of_sample, of_merge)
+"""
 EXPERT_FORMAT = """
 import numpy as np
 
@@ -398,6 +409,32 @@ def test_a_packages_command_stands_after_the_one_that_it_names(install: Install,
     )
     install("tallies", "command", "tally", "tallying:ENTRY", placed)
     assert re.search(r"^    query .*\n    tally +count experts\n    info ", run("--help").out, re.M)
+
+
+def test_a_package_examines_what_is_imported_merged_and_on_a_card(
+    install: Install, run: Run, store: Path, tmp_path: Path
+) -> None:
+    install("ours", "format", "flat", "ours_flat:FORMAT", FORMAT)
+    install("gaps", "data_check", "gaps", "gaps_check:CHECK", DATA_CHECK)
+    count = len(open_store(store).select())
+    assert run("export", store, "flat", tmp_path / "flat.hdf5").code == 0
+    back = tmp_path / "back.zarr"
+    imported = run("import", "flat", tmp_path / "flat.hdf5", back).out
+    assert f"note: note, gap: {count} episodes, 50000 steps\n" in imported
+    assert f"note: gaps find {back} examines all of it\n" in imported
+    assert run("card", store, "--no-pictures", "--out", tmp_path / "card").code == 0
+    for name in ("card.html", "card.md"):
+        shown = (tmp_path / "card" / name).read_text()
+        assert f"note, gap: {count} episodes, 50000 steps (3)" in shown
+        assert re.search("(`|<code>)gaps find", shown)
+    sides = ("--fractions", "a=0.5,b=0.5", "--stores", "--out", tmp_path)
+    assert run("dataset", "split", store, *sides).code == 0
+    merged = run("dataset", "merge", *(tmp_path / f"{side}.zarr" for side in "ab"), tmp_path / "c")
+    assert "note: warning, gap: 2 stores\n" in merged.out
+    install("broken", "data_check", "holes", "holes_check:CHECK", "CHECK = 3")
+    refused = run("import", "flat", tmp_path / "flat.hdf5", tmp_path / "none.zarr")
+    assert_refused(refused, "data_check 'holes' of the package broken is no DataCheck")
+    assert not (tmp_path / "none.zarr").exists()
 
 
 def test_a_packages_command_has_its_heading(install: Install, run: Run) -> None:

@@ -45,7 +45,6 @@ def wrong_keys(tree: object, path: str = "") -> Iterator[str]:
         "dataset log STORE --json",
         "tag STORE --json",
         "verify STORE --json",
-        "doctor STORE --json",
         "status STORE --json",
         "status RUN --json",
         "jobs list STORE --json",

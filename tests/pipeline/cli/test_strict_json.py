@@ -42,7 +42,6 @@ def strict(text: str) -> object:
         "dataset log {} --json",
         "info {} --json",
         "info {} --columns --json",
-        "doctor {} --json",
         "verify {} --json",
         "dataset split {} --fractions a=0.5,b=0.5 --out {}.sides --json",
     ],

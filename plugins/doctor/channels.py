@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from gaitforge.common.errors import listed
-from gaitforge.datasets.doctor.data import Finding, Severity, of_episodes
-from gaitforge.datasets.doctor.measures import FROZEN_STEPS, Measures
+from gaitforge.datasets.data_checks import Severity
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.statistics import channel_names
+from gaitforge.plugins.doctor.data import Finding, of_episodes
+from gaitforge.plugins.doctor.measures import FROZEN_STEPS, Measures
 
 _SHOWN = 4
 _TOLERANCE = 1e-6
@@ -64,30 +65,32 @@ def channels_of(field: Field) -> list[str]:
     return [f"{field.name}[{', '.join(map(str, at))}]" for at in product(*map(range, field.shape))]
 
 
-def not_finite(m: Measures) -> Iterator[Finding]:
+def not_finite(measures: Measures) -> Iterator[Finding]:
     """Values that are NaN or infinite."""
-    for name, field in m.fields.items():
+    for name, field in measures.fields.items():
         bad = field["bad"]
         if bad.any():
-            where = named_channels(m, name, bad.any(axis=0))
+            where = named_channels(measures, name, bad.any(axis=0))
             text = f"{bad.sum():,} values of {where} are NaN or infinite"
             location = name, int(np.argmax(bad.any(axis=0)))
-            details = {"place": location, "remedy": "leave out"}
-            yield from of_episodes("not-finite", "error", text, m.rows[bad.any(axis=1)], **details)
+            rows = measures.rows[bad.any(axis=1)]
+            yield from of_episodes(
+                "not-finite", "error", text, rows, location=location, remedy="leave out"
+            )
 
 
-def constant(m: Measures) -> Iterator[Finding]:
+def constant(measures: Measures) -> Iterator[Finding]:
     """Channels that never change, of fields that otherwise do.
 
     Of several that are constant beside each other, or at 0 or 1, it is a note: they may be a code
     of the task, or contacts that did not occur (as in Ant).
     """
-    for name, field in m.fields.items():
+    for name, field in measures.fields.items():
         low = field["low"].min(axis=0)
         high = field["high"].max(axis=0)
         size = np.maximum(np.abs(low), np.abs(high))
         still = high - low <= _TOLERANCE * size
-        described = m.schema.field(name)
+        described = measures.schema.field(name)
         for block, channels in blocks_of(described).items():
             constants = channels[still[channels]]
             if not len(constants) or COMMAND.fullmatch(block):
@@ -96,14 +99,15 @@ def constant(m: Measures) -> Iterator[Finding]:
             code = np.isin(high[constants], (0.0, 1.0)).all()
             few = 2 * len(constants) < len(channels)
             severity: Severity = "warning" if few and (named or not code) else "note"
-            text = f"{named_channels(m, name, constants)} never changes: {high[constants[0]]:.4g}"
+            where = named_channels(measures, name, constants)
+            text = f"{where} never changes: {high[constants[0]]:.4g}"
             yield Finding("constant-channel", severity, text, len(constants), remedy="limitations")
 
 
-def units(m: Measures) -> Iterator[Finding]:
+def units(measures: Measures) -> Iterator[Finding]:
     """Channels whose range is not one of their unit, in all or in some episodes."""
-    for name, field in m.fields.items():
-        described = m.schema.field(name)
+    for name, field in measures.fields.items():
+        described = measures.schema.field(name)
         peaks = np.maximum(np.abs(field["low"]), np.abs(field["high"]))
         for block, channels in blocks_of(described).items():
             limit, severity, quantity = _limit(block, _UNITS.get(described.unit, ""))
@@ -122,7 +126,7 @@ def units(m: Measures) -> Iterator[Finding]:
                 f"{block} reaches {block_peaks.max():.4g}, and {typical:.4g} in a typical episode"
             )
             location = name, int(channels[np.argmax(peaks[:, channels].max(axis=0))])
-            yield from of_episodes("unit", severity, text, m.rows[wrong], place=location)
+            yield from of_episodes("unit", severity, text, measures.rows[wrong], location=location)
 
 
 def _limit(block: str, unit: str) -> tuple[float, Severity, str]:
@@ -132,12 +136,12 @@ def _limit(block: str, unit: str) -> tuple[float, Severity, str]:
     return 0.0, "note", ""
 
 
-def at_limits(m: Measures) -> Iterator[Finding]:
+def at_limits(measures: Measures) -> Iterator[Finding]:
     """Actions that are at their extremes for much of the time; not of a switch with two values."""
-    if "action" not in m.fields:
+    if "action" not in measures.fields:
         return
-    field = m.fields["action"]
-    steps = int(m.columns["length"].sum())
+    field = measures.fields["action"]
+    steps = int(measures.columns["length"].sum())
     low = field["low"].min(axis=0)
     high = field["high"].max(axis=0)
     at = np.where(field["low"] == low, field["at_low"], 0).sum(axis=0)
@@ -146,62 +150,66 @@ def at_limits(m: Measures) -> Iterator[Finding]:
     for severity, least, most in _AT_LIMIT:
         flags = (shares > least) & (shares <= most)
         if flags.any():
-            where = named_channels(m, "action", flags)
+            where = named_channels(measures, "action", flags)
             text = (
                 f"{where} at the least or greatest value in {shares[flags].max():.0%} of the steps"
             )
             yield Finding("action-limit", severity, text, int(flags.sum()), remedy="limitations")
 
 
-def frozen(m: Measures) -> Iterator[Finding]:
+def frozen(measures: Measures) -> Iterator[Finding]:
     """Sensors that repeat a value many times in some episodes, and change at most steps of most."""
-    for name, field in m.fields.items():
+    for name, field in measures.fields.items():
         if name in ("action", "reward"):
             continue
         lively = np.median(field["repeats"], axis=0) < 1 / FROZEN_STEPS
         varied = field["low"].min(axis=0) < field["high"].max(axis=0)
         flags = field["frozen"] & (lively & varied)
-        where = named_channels(m, name, flags.any(axis=0))
+        where = named_channels(measures, name, flags.any(axis=0))
         text = f"{where} keeps its value for {FROZEN_STEPS} steps or more"
         location = name, int(np.argmax(flags.any(axis=0)))
         yield from of_episodes(
-            "frozen-sensor", "warning", text, m.rows[flags.any(1)], place=location
+            "frozen-sensor", "warning", text, measures.rows[flags.any(1)], location=location
         )
 
 
-def jumps(m: Measures) -> Iterator[Finding]:
+def jumps(measures: Measures) -> Iterator[Finding]:
     """Steps much larger than those of other episodes, and clocks that do not run evenly."""
-    for name, field in m.fields.items():
+    for name, field in measures.fields.items():
         if "back" in field:
             usual = float(np.median(field["jump"]))
             back = (field["back"] <= 0).any(axis=1)
             gap = (field["jump"] > 1.5 * usual).any(axis=1) & ~back
             text = f"{name} stands still or goes back"
-            yield from of_episodes("time-jump", "error", text, m.rows[back], place=(name, 0))
+            yield from of_episodes(
+                "time-jump", "error", text, measures.rows[back], location=(name, 0)
+            )
             text = f"{name} skips {field['jump'].max():.4g} at once, usually {usual:.4g}"
-            yield from of_episodes("time-jump", "warning", text, m.rows[gap], place=(name, 0))
-        elif POSE.fullmatch(name) and len(m.rows) >= _LEAST_EPISODES:
+            yield from of_episodes(
+                "time-jump", "warning", text, measures.rows[gap], location=(name, 0)
+            )
+        elif POSE.fullmatch(name) and len(measures.rows) >= _LEAST_EPISODES:
             jump = field["jump"]
             usual = np.quantile(jump, 0.9, axis=0)
             spread = np.quantile(field["high"], 0.95, axis=0) - np.quantile(field["low"], 0.05, 0)
             wraps = np.abs(jump - 2 * math.pi) < 0.05 * 2 * math.pi
             flags = (jump > _JUMP * usual) & (jump > _JUMP_RANGE * spread) & (usual > 0) & ~wraps
-            for block, channels in blocks_of(m.schema.field(name)).items():
+            for block, channels in blocks_of(measures.schema.field(name)).items():
                 if COMMAND.fullmatch(block) or "quat" in block:
                     flags[:, channels] = False
-            text = f"{named_channels(m, name, flags.any(axis=0))} jumps within a step"
+            text = f"{named_channels(measures, name, flags.any(axis=0))} jumps within a step"
             location = name, int(np.argmax(flags.any(axis=0)))
             yield from of_episodes(
-                "jump", "warning", text, m.rows[flags.any(axis=1)], place=location
+                "jump", "warning", text, measures.rows[flags.any(axis=1)], location=location
             )
 
 
-def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+def statistics(measures: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Statistics that the data's files state and that are not the data's.
 
     Off by 1 % of a channel's range: programs may estimate them from a part of the frames.
     """
-    for name, computed in m.statistics.items():
+    for name, computed in measures.statistics.items():
         spread = np.maximum(computed.max - computed.min, 1e-9)
         for key in ("min", "max", "mean", "std"):
             if key not in stated[name]:
@@ -215,7 +223,7 @@ def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator
             off = ~(np.abs(values - actual) <= 0.01 * spread + _TOLERANCE * np.abs(actual))
             if off.any():
                 at = int(np.argmax(off))
-                where = named_channels(m, name, off)
+                where = named_channels(measures, name, off)
                 text = f"{key} of {where} is stated as {values[at]:.4g}, but is {actual[at]:.4g}"
                 yield Finding("statistics", "error", text, int(off.sum()), remedy="export")
 
@@ -225,16 +233,20 @@ def blocks_of(field: Field) -> dict[str, np.ndarray]:
 
     Channels with a name each, such as an action's joints, are compared with one another.
     """
-    wide = {name: np.arange(a, b) for name, (a, b) in field.slices.items() if b - a > 1}
+    wide = {
+        name: np.arange(start, stop)
+        for name, (start, stop) in field.slices.items()
+        if stop - start > 1
+    }
     remaining = np.arange(np.prod(field.shape, dtype=int))
     for channels in wide.values():
         remaining = np.setdiff1d(remaining, channels)
     return wide | ({field.name: remaining} if len(remaining) else {})
 
 
-def named_channels(m: Measures, name: str, chosen: Any) -> str:
+def named_channels(measures: Measures, name: str, chosen: Any) -> str:
     """The chosen channels (a mask or numbers) of a field."""
-    names = np.array(channels_of(m.schema.field(name)))[chosen]
+    names = np.array(channels_of(measures.schema.field(name)))[chosen]
     return listed(names, _SHOWN) if len(names) else name
 
 
@@ -249,16 +261,16 @@ _INPUTS = ("obs", "action")
 """Fields that networks read. Rewards and flags may well be rare."""
 
 
-def nearly_constant(m: Measures) -> Iterator[Finding]:
+def nearly_constant(measures: Measures) -> Iterator[Finding]:
     """Channels of observations and actions that hardly ever change, or by hardly anything."""
     for name in _INPUTS:
-        if name in m.fields:
-            yield from _of_field(m, name)
+        if name in measures.fields:
+            yield from _of_field(measures, name)
 
 
-def _of_field(m: Measures, name: str) -> Iterator[Finding]:
-    field = m.fields[name]
-    steps = int(m.columns["length"].sum())
+def _of_field(measures: Measures, name: str) -> Iterator[Finding]:
+    field = measures.fields[name]
+    steps = int(measures.columns["length"].sum())
     low = field["low"].min(axis=0)
     high = field["high"].max(axis=0)
     size = np.maximum(np.abs(low), np.abs(high))
@@ -267,14 +279,16 @@ def _of_field(m: Measures, name: str) -> Iterator[Finding]:
     moves = high - low > _STILL[0] * size
     rare = same & moves & (away <= _RARE * steps)
     still = ~rare & moves & (high - low <= _STILL[1] * size)
-    for block, channels in blocks_of(m.schema.field(name)).items():
+    for block, channels in blocks_of(measures.schema.field(name)).items():
         if COMMAND.fullmatch(block):
             continue
         for which, words in ((rare, _rarely), (still, _barely)):
             flagged = channels[which[channels]]
             if len(flagged):
                 severity: Severity = "warning" if 2 * len(flagged) < len(channels) else "note"
-                text = f"{named_channels(m, name, flagged)} {words(field, flagged[0], steps)}"
+                text = (
+                    f"{named_channels(measures, name, flagged)} {words(field, flagged[0], steps)}"
+                )
                 yield Finding("near-constant", severity, text, len(flagged), remedy="limitations")
 
 

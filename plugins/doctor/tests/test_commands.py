@@ -10,8 +10,9 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
-from tests.datasets.doctor import faults
-from tests.pipeline.command_line import Run, assert_refused
+from gaitforge.plugins.doctor.tests import faults
+from tests.pipeline.cli.test_json_keys import wrong_keys
+from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 from tests.pipeline.report.test_report import PageReader
 
 
@@ -31,7 +32,9 @@ def _pasted(run: Run, commands: Sequence[str]) -> None:
         assert outcome.code == 0, outcome.err
 
 
-def test_collected_episodes_have_no_finding(run: Run, store: Path) -> None:
+def test_collected_episodes_have_no_finding(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "legged.zarr"
+    assert run("collect", store, *TINY_GRID).code == 0
     outcome = run("doctor", store, "--json")
     assert outcome.code == 0
     assert json.loads(outcome.out)["findings"] == []
@@ -42,7 +45,9 @@ def test_commands_drop_and_note_what_was_found(run: Run, tmp_path: Path) -> None
     path, page = _store(tmp_path / "x y.zarr", *kinds), tmp_path / "doctor.html"
     outcome = run("doctor", path, "--json", "--out", page)
     assert outcome.code == 1
-    findings = json.loads(outcome.out)["findings"]
+    record = json.loads(outcome.out)
+    assert list(wrong_keys(record)) == []
+    findings = record["findings"]
     assert [each["name"] for each in findings[:2]] == ["copy", "return"]
     for each in findings:
         _pasted(run, [example["view"] for example in each["examples"]])

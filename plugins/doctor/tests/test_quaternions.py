@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import Field, Schema, Store
-from gaitforge.datasets.doctor.data import Finding, store_data
-from gaitforge.datasets.doctor.examine import examine, merge_findings
+from gaitforge.plugins.doctor.data import Finding, store_data
+from gaitforge.plugins.doctor.examine import examine, merge_findings
 
 STEPS = 40
 SLICES = {"joint_pos": (0, 6), "projected_gravity": (6, 9), "root_quat": (9, 13)}

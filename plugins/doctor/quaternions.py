@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gaitforge.common.errors import amount, listed
-from gaitforge.datasets.doctor.data import Arrays, Finding, of_episodes
-from gaitforge.datasets.doctor.measures import Measures, flattened
 from gaitforge.datasets.schema import Field, Schema
+from gaitforge.plugins.doctor.data import Arrays, Finding, of_episodes
+from gaitforge.plugins.doctor.measures import Measures, flattened
 
 ORDERS = ("wxyz", "xyzw")
 _UNKNOWN = -1
@@ -97,12 +97,12 @@ class QuaternionCollector:
             block.squares.append(means)
             block.errors.append(_gravity_errors(block, quat, arrays, starts, lengths))
 
-    def findings(self, m: Measures) -> Iterator[Finding]:
+    def findings(self, measures: Measures) -> Iterator[Finding]:
         """Mixed orders, orders other than stated, and the orders as told."""
         if not self._blocks:
             return
         rows = np.concatenate(self._rows)
-        sources = m.columns["episode"][np.searchsorted(m.rows, rows)].astype(np.int64) >> 32
+        sources = measures.ids(rows).astype(np.int64) >> 32
         told: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         orders: dict[str, str] = {}
         for block in self._blocks:
@@ -156,7 +156,7 @@ def _blocks(schema: Schema, arrays: Arrays) -> list[QuaternionChannels]:
 def _named_parts(described: Field) -> list[tuple[str, int, int]]:
     """Name, first channel and width of a field's slices, or of the field without any."""
     if described.slices and len(described.shape) == 1:
-        return [(name, a, b - a) for name, (a, b) in described.slices.items()]
+        return [(name, start, stop - start) for name, (start, stop) in described.slices.items()]
     return [(described.name, 0, int(np.prod(described.shape, dtype=int)))]
 
 

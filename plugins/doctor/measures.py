@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from gaitforge.datasets.doctor.data import Arrays, Columns
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.statistics import ChannelStatistics
+from gaitforge.plugins.doctor.data import Arrays, Columns
 
 CHUNK_STEPS = 1 << 13
 """Steps that are measured at once, so that they stay in the processor's cache."""
@@ -49,6 +49,10 @@ class Measures:
     columns: Columns
     fields: Mapping[str, dict[str, np.ndarray]] = field(default_factory=dict)
     statistics: Mapping[str, ChannelStatistics] = field(default_factory=dict)
+
+    def ids(self, rows: np.ndarray) -> np.ndarray:
+        """(N,) ids of the episodes with the numbers `rows`."""
+        return self.columns["episode"][np.searchsorted(self.rows, rows)]
 
     def codes(self, *names: str) -> np.ndarray:
         """(E,) number of each episode's combination of values, of the columns that there are."""

@@ -20,10 +20,10 @@ import numpy as np
 
 from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.catalog.summaries import episode_name
-from gaitforge.datasets.doctor.channels import COMMAND, POSE, blocks_of
-from gaitforge.datasets.doctor.data import Arrays, Finding, of_episodes
-from gaitforge.datasets.doctor.measures import Measures, chunks, flattened
 from gaitforge.datasets.schema import Schema
+from gaitforge.plugins.doctor.channels import COMMAND, POSE, blocks_of
+from gaitforge.plugins.doctor.data import Arrays, Finding, of_episodes
+from gaitforge.plugins.doctor.measures import Measures, chunks, flattened
 
 # Sizes of steps.
 _LARGEST = 30.0
@@ -286,14 +286,14 @@ _SHOWN = 3
 _SHOWN_SEAMS = 4
 
 
-def joined_episodes(m: Measures, b: Boundaries) -> Iterator[Finding]:
+def joined_episodes(measures: Measures, ends: Boundaries) -> Iterator[Finding]:
     """Episodes within which a new one seems to begin."""
-    if not b.seams:
+    if not ends.seams:
         return
-    rows = np.array(sorted(b.seams), np.int64)
-    ids = m.columns["episode"][np.searchsorted(m.rows, rows)].tolist()
+    rows = np.array(sorted(ends.seams), np.int64)
+    ids = measures.ids(rows).tolist()
     names = [episode_name(episode) for episode in ids]
-    steps = [b.seams[row].tolist() for row in rows.tolist()]
+    steps = [ends.seams[row].tolist() for row in rows.tolist()]
     told = [f"{name} at step {_listed(seams)}" for name, seams in zip(names, steps, strict=True)]
     count = sum(map(len, steps))
     surplus = len(told) - _SHOWN
@@ -309,7 +309,7 @@ def joined_episodes(m: Measures, b: Boundaries) -> Iterator[Finding]:
         len(rows),
         rows,
         steps=np.array([seams[0] for seams in steps]),
-        more={"seams": dict(zip(names, steps, strict=True))},
+        details={"seams": dict(zip(names, steps, strict=True))},
         remedy="cut",
     )
 
@@ -319,72 +319,72 @@ def _listed(steps: list[int]) -> str:
     return f"{shown} and {len(steps) - _SHOWN_SEAMS} more" if len(steps) > _SHOWN_SEAMS else shown
 
 
-def ignored_actions(m: Measures, b: Boundaries) -> Iterator[Finding]:
+def ignored_actions(measures: Measures, ends: Boundaries) -> Iterator[Finding]:
     """First rows that only carried out a reset (next-step autoreset)."""
-    jumps = b.first_jump > _JUMP
-    unpaid = _unpaid(b)
+    jumps = ends.first_jump > _JUMP
+    unpaid = _unpaid(ends)
     text = "the first row is the reset of the episode before: its action was ignored, its reward 0"
     by = "next-step autoreset of a vector environment"
-    if b.final is not None:
-        equal, single = _equal_to_others(b.first, b.final)
+    if ends.final is not None:
+        equal, single = _equal_to_others(ends.first, ends.final)
         shown = equal & (jumps | (unpaid & single))
         if _enough(shown, _LEAST, _SHARE) and shown.sum() > 0.5 * equal.sum():
             text = f"{text}; it starts with another episode's final_obs ({by})"
-            rows = b.rows[equal & _can_be_trimmed(m)]
+            rows = ends.rows[equal & _can_be_trimmed(measures)]
             yield from of_episodes("ignored-action", "error", text, rows, remedy="trim head")
             return
     # As a rule an episode is entered by a reset, and its first step is an ordinary one.
-    reversed_sizes = bool(np.median(b.first_jump) > np.median(b.entry_jump))
-    guessed = (jumps & (b.entry_jump < _ORDINARY)) | (unpaid & (jumps | reversed_sizes))
+    reversed_sizes = bool(np.median(ends.first_jump) > np.median(ends.entry_jump))
+    guessed = (jumps & (ends.entry_jump < _ORDINARY)) | (unpaid & (jumps | reversed_sizes))
     if _enough(guessed, _LEAST_GUESSED, _MOST):
         text = f"{text}, as it seems: the first step jumps far above the others ({by})"
-        rows = b.rows[guessed & _can_be_trimmed(m)]
+        rows = ends.rows[guessed & _can_be_trimmed(measures)]
         yield from of_episodes("ignored-action", "warning", text, rows, remedy="trim head")
 
 
-def final_observations(m: Measures, b: Boundaries) -> Iterator[Finding]:
+def final_observations(measures: Measures, ends: Boundaries) -> Iterator[Finding]:
     """Observations after the last step that are another episode's first (same-step autoreset)."""
-    if b.final is None:
+    if ends.final is None:
         return
-    jumps = b.final_jump > _JUMP
-    equal, _ = _equal_to_others(b.final, b.first)
+    jumps = ends.final_jump > _JUMP
+    equal, _ = _equal_to_others(ends.final, ends.first)
     by = "same-step autoreset of a vector environment"
     lost = "the true one is lost; a trim takes the last step off"
     clear = (equal & jumps).sum() > 0.5 * equal.sum()
-    if _enough(equal, _LEAST, _SHARE) and (clear or _larger_than_before(equal, b)):
+    if _enough(equal, _LEAST, _SHARE) and (clear or _larger_than_before(equal, ends)):
         text = f"final_obs is the next episode's first observation ({by}): {lost}"
-        rows = b.rows[equal & _can_be_trimmed(m)]
+        rows = ends.rows[equal & _can_be_trimmed(measures)]
         yield from of_episodes("final-observation", "error", text, rows, remedy="trim tail")
     elif _enough(jumps, _LEAST_GUESSED, _MOST):
         text = (
             f"final_obs is far from the observation before it: it may be the next episode's first "
             f"({by}); then {lost}"
         )
-        rows = b.rows[jumps & _can_be_trimmed(m)]
+        rows = ends.rows[jumps & _can_be_trimmed(measures)]
         yield from of_episodes("final-observation", "warning", text, rows, remedy="trim tail")
 
 
-def _can_be_trimmed(m: Measures) -> np.ndarray:
+def _can_be_trimmed(measures: Measures) -> np.ndarray:
     """(E,) episodes of several steps; `one_step` names the others, to drop."""
-    return m.columns["length"] > 1
+    return measures.columns["length"] > 1
 
 
-def _larger_than_before(flags: np.ndarray, b: Boundaries) -> bool:
+def _larger_than_before(flags: np.ndarray, ends: Boundaries) -> bool:
     """Whether the steps to `final` are, as a rule, larger than the steps before them.
 
     They are not where one long recording was cut into pieces, whose ends and starts meet as well.
     """
     if flags.sum() < _LEAST_COMPARED:
         return False
-    ratio = b.final_jump[flags] / np.maximum(b.last_jump[flags], 1e-9)
+    ratio = ends.final_jump[flags] / np.maximum(ends.last_jump[flags], 1e-9)
     return bool(np.median(ratio) > _LARGER and (ratio > 1).mean() > _MOSTLY)
 
 
-def _unpaid(b: Boundaries) -> np.ndarray:
+def _unpaid(ends: Boundaries) -> np.ndarray:
     """(E,) whether the first reward is 0, where other rewards seldom are."""
-    first, zeros, counts = b.rewards.T
+    first, zeros, counts = ends.rewards.T
     if zeros.sum() > _ZEROS * counts.sum() or not counts.sum():
-        return np.zeros(len(b.rows), bool)
+        return np.zeros(len(ends.rows), bool)
     return first == 0
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import Store
-from gaitforge.datasets.doctor.data import Finding, source_data, store_data
-from gaitforge.datasets.doctor.examine import examine, quick_findings
 from gaitforge.datasets.formats.transfer.exporting import export_selection
-from tests.datasets.doctor.faults import (
+from gaitforge.plugins.doctor.data import Finding, source_data, store_data
+from gaitforge.plugins.doctor.examine import examine, quick_findings
+from gaitforge.plugins.doctor.tests.faults import (
     EPISODES,
     FAULTS,
     Arrays,

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gaitforge.datasets.doctor.data import Arrays, Finding, Severity, of_episodes
-from gaitforge.datasets.doctor.measures import Measures, flattened, roughness
+from gaitforge.datasets.data_checks import Severity
+from gaitforge.plugins.doctor.data import Arrays, Finding, of_episodes
+from gaitforge.plugins.doctor.measures import Measures, flattened, roughness
 
 _LEAST = 8
 """Fewest episodes of a kind, or with a flag, that say what is usual."""
@@ -24,74 +25,76 @@ _NEAR_ACTIONS = 1e-3
 """Rounding of near copies' actions, as a share of their range."""
 
 
-def one_step(m: Measures) -> Iterator[Finding]:
+def one_step(measures: Measures) -> Iterator[Finding]:
     """Episodes of a single step, which have no transition."""
-    rows = m.rows[m.columns["length"] == 1]
+    rows = measures.rows[measures.columns["length"] == 1]
     yield from of_episodes("one-step", "warning", "episodes of one step", rows, remedy="drop")
 
 
-def copies(m: Measures) -> Iterator[Finding]:
+def copies(measures: Measures) -> Iterator[Finding]:
     """Episodes with the same values as an earlier one, or with nearly its actions.
 
     Near copies have equal means of the actions over short stretches, rounded in either of two
     ways, since a value may lie at a rounding's edge. Actions that never change are no sign.
     """
-    if not m.fields or not len(m.rows):
+    if not measures.fields or not len(measures.rows):
         return
-    keys = np.stack([field["key"] for field in m.fields.values()], axis=1)
-    lengths = m.columns["length"].astype(np.int64)
+    keys = np.stack([field["key"] for field in measures.fields.values()], axis=1)
+    lengths = measures.columns["length"].astype(np.int64)
     exact = _repeated(np.column_stack([lengths.astype(np.uint64), keys]))
     text = "episodes that equal an earlier one: they count twice, and may be trained and tested on"
-    yield from of_episodes("copy", "error", text, m.rows[exact], remedy="drop")
-    if "action" not in m.fields:
+    yield from of_episodes("copy", "error", text, measures.rows[exact], remedy="drop")
+    if "action" not in measures.fields:
         return
-    action = m.fields["action"]
+    action = measures.fields["action"]
     spread = action["high"].max() - action["low"].min()
     bins = action["features"] / max(float(_NEAR_ACTIONS * spread), 1e-12)
-    near = np.zeros(len(m.rows), bool)
+    near = np.zeros(len(measures.rows), bool)
     for offset in (0.0, 0.5):
         near |= _repeated(np.column_stack([lengths, np.floor(bins + offset).astype(np.int64)]))
     moving = (action["high"] - action["low"]).max(axis=1) > 0.01 * spread
     near &= ~exact & moving & (lengths >= _LEAST)
     text = "episodes with nearly the actions of an earlier one of the same length"
-    yield from of_episodes("near-copy", "warning", text, m.rows[near], remedy="annotate")
+    yield from of_episodes("near-copy", "warning", text, measures.rows[near], remedy="annotate")
 
 
-def seeds(m: Measures) -> Iterator[Finding]:
+def seeds(measures: Measures) -> Iterator[Finding]:
     """Seeds that occur on several sides of a split, or twice in a cell with the same policy."""
-    seed = m.columns.get("seed")
+    seed = measures.columns.get("seed")
     if seed is None:
         return
     known = seed >= 0
-    same = m.codes(*m.schema.group_by, "robot")
+    same = measures.codes(*measures.schema.group_by, "robot")
     pairs = np.column_stack([seed, same])
-    if "split" in m.columns:
-        side = m.codes("split")
+    if "split" in measures.columns:
+        side = measures.codes("split")
         _, of, counts = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
         firsts = np.full(len(counts), -1)
         firsts[of.ravel()[::-1]] = side[::-1]
         crossing = known & (side != firsts[of.ravel()])
         text = "episodes with the seed of one on another side of the split"
-        yield from of_episodes("seed-in-both", "error", text, m.rows[crossing], remedy="drop")
-    twice = known & _repeated(np.column_stack([pairs, m.codes("expert", "expert_hash")]))
+        yield from of_episodes(
+            "seed-in-both", "error", text, measures.rows[crossing], remedy="drop"
+        )
+    twice = known & _repeated(np.column_stack([pairs, measures.codes("expert", "expert_hash")]))
     text = "episodes with the seed, cell and policy of an earlier one"
-    yield from of_episodes("same-seed", "note", text, m.rows[twice])
+    yield from of_episodes("same-seed", "note", text, measures.rows[twice])
 
 
-def endings(m: Measures) -> Iterator[Finding]:
+def endings(measures: Measures) -> Iterator[Finding]:
     """Terminal and success flags that contradict lengths or rewards."""
-    length = m.columns["length"]
-    columns = m.columns
+    length = measures.columns["length"]
+    columns = measures.columns
     ended = columns["terminated"].astype(bool)
     cut = columns["truncated"].astype(bool)
     late = ended & ~cut & (length == length.max(initial=0))
     if late.sum() >= max(_LEAST, 0.5 * ended.sum()) and not (cut & (length == length.max())).any():
         text = f"terminal at {length.max()} steps, the longest there is: a time limit looks so"
-        yield from of_episodes("time-limit-as-terminal", "warning", text, m.rows[late])
+        yield from of_episodes("time-limit-as-terminal", "warning", text, measures.rows[late])
     if len(ended) and not (ended | cut).any():
         text = "no episode is marked as terminated or truncated: returns-to-go are unknown"
         yield Finding("no-ending", "note", text, len(ended), remedy="limitations")
-    reward = m.fields.get("reward")
+    reward = measures.fields.get("reward")
     if reward is None or reward["low"].shape[1] != 1:
         return
     low = reward["low"].min()
@@ -102,25 +105,27 @@ def endings(m: Measures) -> Iterator[Finding]:
     success = columns["success"].astype(bool)
     reached = reward["high"][:, 0] == high
     text = f"success, but the reward is never {high:g}, its other value"
-    yield from of_episodes("success-without-reward", "error", text, m.rows[success & ~reached])
+    yield from of_episodes(
+        "success-without-reward", "error", text, measures.rows[success & ~reached]
+    )
     if success.any():
         text = f"no success, but the reward is {high:g} at some step"
         wrong = ~success & reached
-        yield from of_episodes("reward-without-success", "warning", text, m.rows[wrong])
+        yield from of_episodes("reward-without-success", "warning", text, measures.rows[wrong])
 
 
-def returns(m: Measures) -> Iterator[Finding]:
+def returns(measures: Measures) -> Iterator[Finding]:
     """Returns of the catalog that are not the sum of the rewards.
 
     They may differ by the rounding of a float32 sum of n terms, n units in the last place of the
     sum of their sizes (Higham, Accuracy and Stability of Numerical Algorithms, 2002, 4.2).
     """
-    reward = m.fields.get("reward")
+    reward = measures.fields.get("reward")
     if reward is None or reward["low"].shape[1] != 1:
         return
-    stated = m.columns["return"]
+    stated = measures.columns["return"]
     total = reward["sum"]
-    length = m.columns["length"]
+    length = measures.columns["length"]
     largest = np.maximum(np.abs(reward["low"]), np.abs(reward["high"]))[:, 0].astype(np.float64)
     sizes = np.maximum(length * largest, 1e-9)
     wrong = ~(np.abs(stated - total) <= (length + 1) * np.finfo(np.float32).eps * sizes)
@@ -128,61 +133,62 @@ def returns(m: Measures) -> Iterator[Finding]:
     if wrong.any():
         at = int(np.argmax(wrong))
         text = f"the return is {stated[at]:.6g}, and the rewards' sum is {total[at]:.6g}"
-        yield from of_episodes("return", "error", text, m.rows[wrong], remedy="drop")
+        yield from of_episodes("return", "error", text, measures.rows[wrong], remedy="drop")
 
 
-def balance(m: Measures) -> Iterator[Finding]:
+def balance(measures: Measures) -> Iterator[Finding]:
     """Cells with far fewer steps than others; terrains, skills and so on without some noise."""
-    cells = m.codes(*m.schema.group_by)
-    steps = np.bincount(cells, m.columns["length"])
-    by = " and ".join(m.schema.group_by)
+    cells = measures.codes(*measures.schema.group_by)
+    steps = np.bincount(cells, measures.columns["length"])
+    by = " and ".join(measures.schema.group_by)
     if steps.max() >= _BALANCE * steps.min():
-        rows = m.rows[steps[cells] == steps.min()]
+        rows = measures.rows[steps[cells] == steps.min()]
         text = f"a {by} has {steps.min():,.0f} steps, another one {steps.max():,.0f}"
         yield Finding("unbalanced", "note", text, len(rows), rows)
-    if "action_noise" not in m.columns:
+    if "action_noise" not in measures.columns:
         return
-    noise = m.codes("action_noise")
-    levels = np.unique(m.columns["action_noise"].astype(str))
+    noise = measures.codes("action_noise")
+    levels = np.unique(measures.columns["action_noise"].astype(str))
     if len(levels) == 1:
         text = f"one level of action noise, {levels[0]}: no recoveries beside the others"
         yield Finding("noise-mix", "note", text, len(noise), remedy="limitations")
         return
     lacking = np.zeros(len(noise), bool)
-    for name in m.schema.group_by:  # cells may be too small for every level
-        kinds = m.codes(name)
+    for name in measures.schema.group_by:  # cells may be too small for every level
+        kinds = measures.codes(name)
         table = np.zeros((kinds.max() + 1, len(levels)), int)
         np.add.at(table, (kinds, noise), 1)
         few = (table == 0).any(axis=1) & (table.sum(axis=1) >= _LEAST * len(levels))
         lacking |= few[kinds]
-    text = f"episodes of a {' or '.join(m.schema.group_by)} that lacks some level of action noise"
-    yield from of_episodes("noise-mix", "warning", text, m.rows[lacking])
+    kind = " or ".join(measures.schema.group_by)
+    text = f"episodes of a {kind} that lacks some level of action noise"
+    yield from of_episodes("noise-mix", "warning", text, measures.rows[lacking])
 
 
-def odd_ones(m: Measures) -> Iterator[Finding]:
+def odd_ones(measures: Measures) -> Iterator[Finding]:
     """Episodes whose actions are far rougher or more idle than usual.
 
     They are compared within a skill or quality, whose cells may be too small to say what is usual.
     """
-    if "action" not in m.fields:
+    if "action" not in measures.fields:
         return
-    action = m.fields["action"]
+    action = measures.fields["action"]
     spread = np.maximum(action["high"].max(axis=0) - action["low"].min(axis=0), 1e-9)
     rough = roughness(action)
     moves = (action["moves"] / spread).mean(axis=1)
-    column = m.schema.group_by[1]
-    long = m.columns["length"] > 2
-    cells = m.codes(column)
-    flags = np.zeros((2, len(m.rows)), bool)
+    column = measures.schema.group_by[1]
+    long = measures.columns["length"] > 2
+    cells = measures.codes(column)
+    flags = np.zeros((2, len(measures.rows)), bool)
     for cell in np.unique(cells):
         cell_rows = np.flatnonzero((cells == cell) & long)
         if len(cell_rows) >= _LEAST:
             flags[0, cell_rows] = rough[cell_rows] > _ROUGHER * np.median(rough[cell_rows])
             flags[1, cell_rows] = moves[cell_rows] < _IDLER * np.median(moves[cell_rows])
     text = f"actions are over {_ROUGHER:g} times as rough as usual for the {column}"
-    yield from of_episodes("rough", "warning", text, m.rows[flags[0]])
+    yield from of_episodes("rough", "warning", text, measures.rows[flags[0]])
     text = f"actions move less than {_IDLER:.0%} of what is usual for the {column}"
-    yield from of_episodes("idle", "warning", text, m.rows[flags[1]])
+    yield from of_episodes("idle", "warning", text, measures.rows[flags[1]])
 
 
 def _repeated(keys: np.ndarray) -> np.ndarray:
@@ -253,13 +259,13 @@ class LabelSlabs:
             best = _least(both[0])
             self._slabs[k] = tuple(values[best] for values in both)
 
-    def findings(self, m: Measures) -> Iterator[Finding]:
+    def findings(self, measures: Measures) -> Iterator[Finding]:
         """Findings for each policy in each cell; a note if its actions are abrupt at every step."""
-        policy = m.codes(*m.schema.group_by, "expert", "expert_hash")
-        near, far = np.zeros((2, len(m.rows)), np.int64)
+        policy = measures.codes(*measures.schema.group_by, "expert", "expert_hash")
+        near, far = np.zeros((2, len(measures.rows)), np.int64)
         involved: list[np.ndarray] = []
         for _, obs, action, episode in self._slabs:
-            index = np.searchsorted(m.rows, episode)
+            index = np.searchsorted(measures.rows, episode)
             codes = policy[index]
             close = (
                 (_distances(obs) < _NEAR_OBSERVATIONS)
@@ -273,7 +279,9 @@ class LabelSlabs:
             involved += [index[first[apart]], index[second[apart]]]
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *involved]))
         sizes = np.maximum(np.bincount(policy, minlength=len(near)), 1)
-        white = np.bincount(policy, roughness(m.fields["action"]), len(near)) / sizes > _WHITE
+        white = (
+            np.bincount(policy, roughness(measures.fields["action"]), len(near)) / sizes > _WHITE
+        )
         kinds: tuple[tuple[Severity, np.ndarray, str], ...] = (
             ("warning", ~white, "annotate"),
             ("note", white, "limitations"),
@@ -287,7 +295,7 @@ class LabelSlabs:
                 if severity == "note"
                 else ""
             )
-            involved_rows = m.rows[rows[flags[policy[rows]]]]
+            involved_rows = measures.rows[rows[flags[policy[rows]]]]
             yield from of_episodes(
                 "conflicting-labels", severity, text, involved_rows, remedy=remedy
             )

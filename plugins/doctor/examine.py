@@ -10,10 +10,12 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.summaries import episode_name
-from gaitforge.datasets.doctor import boundaries, channels, episodes
-from gaitforge.datasets.doctor.boundaries import Boundaries, BoundaryCollector
-from gaitforge.datasets.doctor.channels import nearly_constant
-from gaitforge.datasets.doctor.data import (
+from gaitforge.datasets.data_checks import SAMPLE_STEPS, DataCheck
+from gaitforge.datasets.selection import EpisodeSelection
+from gaitforge.plugins.doctor import boundaries, channels, episodes
+from gaitforge.plugins.doctor.boundaries import Boundaries, BoundaryCollector
+from gaitforge.plugins.doctor.channels import nearly_constant
+from gaitforge.plugins.doctor.data import (
     FINAL,
     Data,
     Example,
@@ -22,10 +24,9 @@ from gaitforge.datasets.doctor.data import (
     in_order,
     store_data,
 )
-from gaitforge.datasets.doctor.episodes import LabelSlabs
-from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
-from gaitforge.datasets.doctor.quaternions import QuaternionCollector
-from gaitforge.datasets.selection import EpisodeSelection
+from gaitforge.plugins.doctor.episodes import LabelSlabs
+from gaitforge.plugins.doctor.measures import Collector, Measures, flattened, runs
+from gaitforge.plugins.doctor.quaternions import QuaternionCollector
 
 Check = Callable[[Measures], Iterable[Finding]]
 Advance = Callable[[int], object]
@@ -59,9 +60,6 @@ BOUNDARY_CHECKS: tuple[Callable[[Measures, Boundaries], Iterable[Finding]], ...]
 )
 """Checks of what lies at the ends of episodes and within them."""
 
-QUICK_STEPS = 50_000
-"""Steps that `quick_findings` reads: a second."""
-
 _EXAMPLES = 3
 
 
@@ -78,7 +76,7 @@ def examine(
     collector = Collector(data.stated)
     labels = LabelSlabs()
     findings = list[Finding]()
-    boundaries = BoundaryCollector(data.schema)
+    resets = BoundaryCollector(data.schema)
     quaternions = QuaternionCollector(data.schema)
     with ThreadPoolExecutor(1) as pool:  # reads the next span meanwhile
         ahead = None
@@ -96,7 +94,7 @@ def examine(
                 steps = {name: values for name, values in arrays.items() if name != FINAL}
                 collector.add(rows, span.lengths, steps, columns)
                 labels.add(rows, span.lengths, steps)
-                boundaries.add(rows, span.lengths, arrays)
+                resets.add(rows, span.lengths, arrays)
                 quaternions.add(rows, span.lengths, steps)
             advance(span.n_steps)
     measures = collector.measures(data.schema)
@@ -106,7 +104,7 @@ def examine(
         findings += channels.statistics(measures, data.stated)
         findings += labels.findings(measures)
         findings += quaternions.findings(measures)
-        if (ends := boundaries.boundaries()) is not None:
+        if (ends := resets.boundaries()) is not None:
             for check in BOUNDARY_CHECKS:
                 findings += check(measures, ends)
     return list(_completed(data, measures, in_order(findings)))
@@ -117,18 +115,18 @@ def seams(
 ) -> dict[int, list[int]]:
     """Id of an episode -> the steps at which another one seems to begin, of those with any."""
     data = store_data(selection)
-    boundaries = BoundaryCollector(data.schema)
+    resets = BoundaryCollector(data.schema)
     for span in data.spans:
         arrays, _ = data.read(span)
-        boundaries.add(np.arange(span.first, span.first + len(span.lengths)), span.lengths, arrays)
+        resets.add(np.arange(span.first, span.first + len(span.lengths)), span.lengths, arrays)
         advance(span.n_steps)
-    ends = boundaries.boundaries()
+    ends = resets.boundaries()
     ids = selection.episodes().column("episode").to_pylist()
     return {ids[row]: steps.tolist() for row, steps in (ends.seams if ends else {}).items()}
 
 
 def merge_findings(
-    selections: Sequence[EpisodeSelection], steps: int = QUICK_STEPS
+    selections: Sequence[EpisodeSelection], steps: int = SAMPLE_STEPS
 ) -> list[Finding]:
     """Mixed orders of quaternions between selections of one schema, of about `steps` of each."""
     collector = QuaternionCollector(selections[0].schema)
@@ -153,7 +151,7 @@ def _spread(selection: EpisodeSelection, steps: int) -> EpisodeSelection:
     return selection.with_rows(np.sort(rows))
 
 
-def quick_findings(selection: EpisodeSelection, steps: int = QUICK_STEPS) -> list[Finding]:
+def quick_findings(selection: EpisodeSelection, steps: int = SAMPLE_STEPS) -> list[Finding]:
     """Findings from the catalog and the arrays of some episodes.
 
     Args:
@@ -169,7 +167,11 @@ def quick_findings(selection: EpisodeSelection, steps: int = QUICK_STEPS) -> lis
     return in_order(findings)
 
 
-def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator[Finding]:
+CHECK = DataCheck("gaitforge doctor", quick_findings, merge_findings)
+"""What imports, cards and merges say of the data."""
+
+
+def _completed(data: Data, measures: Measures, findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings with examples and commands."""
     read = lru_cache(1)(data.read)  # examples of several findings lie in the same spans
     firsts = [span.first for span in data.spans]
@@ -177,26 +179,28 @@ def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator
     def step(row: int, finding: Finding) -> int:
         if finding.steps is not None:
             return int(finding.steps[np.searchsorted(finding.rows, row)])
-        if finding.place is None:
+        if finding.location is None:
             return 0
-        field, channel = finding.place
+        field, channel = finding.location
         span = data.spans[int(np.searchsorted(firsts, row, side="right")) - 1]
         start = int(span.starts[row - span.first])
         steps = slice(start, start + int(span.lengths[row - span.first]))
         return _FINDERS[finding.name](flattened(read(span)[0][field])[steps], channel)
 
-    def ids(rows: np.ndarray) -> list[int]:
-        return m.columns["episode"][np.searchsorted(m.rows, rows)].tolist() if len(rows) else []
-
     for finding in findings:
-        commands = tuple(data.commands(finding, ids(finding.rows)))
-        rows = finding.rows if len(finding.rows) or finding.remedy == "verify" else m.rows
+        commands = tuple(data.commands(finding, _ids(measures, finding.rows)))
+        rows = finding.rows if len(finding.rows) or finding.remedy == "verify" else measures.rows
         rows = rows[:_EXAMPLES]
         examples = [
-            Example(episode_name(episode), step(row, finding), data.view(episode, m.columns))
-            for episode, row in zip(ids(rows), rows.tolist(), strict=True)
+            Example(episode_name(episode), step(row, finding), data.view(episode, measures.columns))
+            for episode, row in zip(_ids(measures, rows), rows.tolist(), strict=True)
         ]
         yield replace(finding, examples=tuple(examples), commands=commands)
+
+
+def _ids(measures: Measures, rows: np.ndarray) -> list[int]:
+    """Ids of the episodes `rows`; nothing was measured where no part could be read."""
+    return measures.ids(rows).tolist() if len(rows) else []
 
 
 def _first(values: Any) -> int:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +17,17 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.common.extensions import extension_names
 from gaitforge.datasets.catalog.summaries import episode_name
+from gaitforge.datasets.data_checks import DataFinding, Severity
 from gaitforge.datasets.edits.operations import whole_episode_fields
-from gaitforge.datasets.formats import format_names, importer_class, why_unread
+from gaitforge.datasets.formats import format_names, importer_class, recognised_as
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import Block, Span, blocks, not_finite_allowed
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection import EpisodeSelection
 
 # Findings.
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""The worst one first."""
 
 
 @dataclass(frozen=True)
@@ -39,33 +40,25 @@ class Example:
 
 
 @dataclass(frozen=True, eq=False)
-class Finding:
-    """One kind of fault in a dataset.
+class Finding(DataFinding):
+    """One kind of fault, and where it is.
 
     Attributes:
-        name: of the fault, such as "frozen-sensor".
-        severity: "error": wrong for any use; "warning": wrong for many; "note": good to know.
-        text: what was found where, in one line.
-        count: episodes (`rows`), or else channels or values as the text says.
         rows: (N,) numbers of the episodes that it is about; empty if it is about all.
-        place: field and channel that show it, to find the step of an example.
+        location: field and channel that show it, to find the step of an example.
         steps: (N,) the step of each of `rows` that shows it, where the check knows it.
         remedy: which command helps: "drop", "annotate", "leave out" (of an import), "limitations"
             (of the card), "export", "verify", "trim head", "trim tail" (of a step), or "cut" (of
             episodes where the doctor sees seams).
-        more: further JSON values about it.
+        details: further JSON values about it.
         examples: up to three; commands: to paste into a shell, in order.
     """
 
-    name: str
-    severity: Severity
-    text: str
-    count: int
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    place: tuple[str, int] | None = None
+    location: tuple[str, int] | None = None
     steps: np.ndarray | None = None
     remedy: str = "annotate"
-    more: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
     commands: tuple[str, ...] = ()
 
@@ -74,14 +67,14 @@ class Finding:
         names = ("name", "severity", "text", "count")
         examples = [vars(example) for example in self.examples]
         record = {name: getattr(self, name) for name in names}
-        return {**record, **self.more, "examples": examples, "commands": list(self.commands)}
+        return {**record, **self.details, "examples": examples, "commands": list(self.commands)}
 
 
 def of_episodes(
-    name: str, severity: Severity, text: str, rows: np.ndarray, **more: Any
+    name: str, severity: Severity, text: str, rows: np.ndarray, **details: Any
 ) -> list[Finding]:
     """A finding about some episodes; none without any."""
-    return [Finding(name, severity, text, len(rows), rows, **more)] if len(rows) else []
+    return [Finding(name, severity, text, len(rows), rows, **details)] if len(rows) else []
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
@@ -261,6 +254,20 @@ def _examined(schema: Schema) -> list[str]:
     return [name for name in names if np.prod(schema.field(name).shape) <= MOST_CHANNELS]
 
 
+def _why_unread(source: str, refusals: Mapping[str, str]) -> str:
+    """What is wrong with a source that no format reads, of the refusals by format; "" if unknown.
+
+    That is what the format says that recognises it, or else what several say alike, as of a file
+    that is damaged.
+    """
+    known = [name for name in recognised_as(source) if name in refusals]
+    if known:
+        return "; ".join(f"read as {name}: {refusals[name]}" for name in known)
+    texts = list(refusals.values())
+    alike = [text for text in dict.fromkeys(texts) if texts.count(text) > 1]
+    return listed(alike) if Path(source).is_file() else ""
+
+
 def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Importer]:
     """The only one of the formats that reads the source; the refusal, if it is the only one."""
     opened: dict[str, Importer] = {}
@@ -282,7 +289,7 @@ def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Imp
     if opened:
         why = f"several formats read it ({names})"
         raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")
-    if reason := why_unread(source, refusals):
+    if reason := _why_unread(source, refusals):
         advice = "--format takes a format, and --set its options"
         raise DatasetError(f"{source} is no store, and no format reads it; {reason}; {advice}")
     raise DatasetError(
