@@ -381,26 +381,15 @@ def called(function: Callable[..., Result], name: str, *arguments: object) -> Re
         raise ValueError(f"{name} failed: {_one_line(error)}") from error
 
 
-def load_gymnasium(module: str) -> Any:
-    """A module of the extra `gym`; raises as `load_mocapact`."""
-    return _load(module, "the Gymnasium environment", "gym")
+def load_extra(module: str, user: str, extra: str) -> Any:
+    """A module of an extra of ours, without its prints and warnings (versions, a missing display).
 
+    Args:
+        user: what needs it, for errors; extra: its name in `pip install 'gaitforge[EXTRA]'`.
 
-def load_mocapact(module: str) -> Any:
-    """A module of the extra `mocapact`: of dm_control or h5py.
-
-    ValueError, with the command to install it, if it is missing or of an unfit version.
+    Raises:
+        ValueError: it is missing, or of an unfit version; with the command that installs it.
     """
-    return _load(module, "the humanoid", "mocapact")
-
-
-def load_onnx(module: str) -> Any:
-    """A module of the extra `onnx`; raises as `load_mocapact`."""
-    return _load(module, "a policy in an ONNX file", "onnx")
-
-
-def _load(module: str, user: str, extra: str) -> Any:
-    """Import a module and silence its prints and warnings (versions, a missing display)."""
     try:
         with (
             warnings.catch_warnings(action="ignore"),

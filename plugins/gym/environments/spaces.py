@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.common.extensions import load_gymnasium
+from gaitforge.common.extensions import load_extra
 from gaitforge.datasets.schema import consecutive_slices
 
 LARGEST = 4096
 """Most numbers of one named part of an observation: 64 x 64 pixels."""
+
+
+def load_gymnasium(module: str) -> Any:
+    """A module of the extra `gym`; ValueError, with the command to install it, without it."""
+    return load_extra(module, "the Gymnasium environment", "gym")
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ import mujoco
 import numpy as np
 
 from gaitforge.common.errors import listed
-from gaitforge.common.extensions import load_gymnasium, module_version
+from gaitforge.common.extensions import module_version
 from gaitforge.common.files import sha256_file
 from gaitforge.common.trust import UntrustedCodeError, pieces
 from gaitforge.datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl_tasks import D4rlTask
 from gaitforge.plugins.gym.environments.environment_id import EnvironmentId
-from gaitforge.plugins.gym.environments.spaces import ActionCode, Flattening
+from gaitforge.plugins.gym.environments.spaces import ActionCode, Flattening, load_gymnasium
 
 HUMANOID_DT_S = 1 / 60
 """Control step of the humanoids, Isaac Gym's."""

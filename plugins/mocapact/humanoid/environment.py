@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.common.extensions import load_mocapact
 from gaitforge.plugins.mocapact.humanoid import walker
 from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet
@@ -55,7 +54,7 @@ class TrackingEnvironment:
     def __init__(self, reference: Path, snippets: Sequence[Snippet]):
         self.snippets = tuple(snippets)
         _check_snippets(reference, self.snippets)
-        types = load_mocapact("dm_control.locomotion.tasks.reference_pose.types")
+        types = walker.load_mocapact("dm_control.locomotion.tasks.reference_pose.types")
         clips = types.ClipCollection(
             ids=[snippet.clip for snippet in self.snippets],
             start_steps=[snippet.start for snippet in self.snippets],
@@ -78,7 +77,7 @@ class TrackingEnvironment:
         for entity in arena.iter_entities():
             for name, observable in entity.observables.as_dict().items():
                 observable.enabled = name.removeprefix(walker.PREFIX) in OBSERVATION_SLICES
-        self._env: Any = load_mocapact("dm_control.composer").Environment(
+        self._env: Any = walker.load_mocapact("dm_control.composer").Environment(
             self._task, time_limit=float("inf"), random_state=0
         )
 
@@ -120,7 +119,7 @@ class TrackingEnvironment:
 
 @cache
 def _task_class() -> Any:
-    tracking = load_mocapact("dm_control.locomotion.tasks.reference_pose.tracking")
+    tracking = walker.load_mocapact("dm_control.locomotion.tasks.reference_pose.tracking")
 
     class ChosenStart(tracking.MultiClipMocapTracking):
         """dm_control's task that starts at the frame `chosen`, not at a random one."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 import mujoco
 import numpy as np
 
-from gaitforge.common.extensions import load_mocapact
+from gaitforge.common.extensions import load_extra
 from gaitforge.plugins.mocapact.humanoid.observation import JOINT_NAMES, N_BODIES
 
 PHYSICS_DT_S = 0.005
@@ -25,6 +25,14 @@ ARENA_SIZE_M = (8.0, 8.0)
 PREFIX = "walker/"
 END_EFFECTORS = ("rradius", "lradius", "rfoot", "lfoot")
 APPENDAGES = (*END_EFFECTORS, "head")
+
+
+def load_mocapact(module: str) -> Any:
+    """A module of the extra `mocapact`: of dm_control or h5py.
+
+    ValueError, with the command to install it, if it is missing or of an unfit version.
+    """
+    return load_extra(module, "the humanoid", "mocapact")
 
 
 def quiet_loading() -> AbstractContextManager[object]:

@@ -22,7 +22,6 @@ from gaitforge.collectors.robots.robot import (
     own_files,
 )
 from gaitforge.common.errors import failures
-from gaitforge.common.extensions import load_onnx
 from gaitforge.common.files import new_folder
 from gaitforge.common.limits import check_archive
 from gaitforge.datasets.layout import check_outside_stores
@@ -32,6 +31,7 @@ from gaitforge.plugins.robots.imported_experts.networks import (
     OnnxNetwork,
     check_torchscript,
     check_trusted,
+    load_onnx,
     trust_program,
 )
 from gaitforge.plugins.robots.imported_experts.policy import (

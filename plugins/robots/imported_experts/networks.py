@@ -17,11 +17,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from gaitforge.common.errors import failures
-from gaitforge.common.extensions import load_onnx
+from gaitforge.common.extensions import load_extra
 
 Arrays = list[np.ndarray]
 Normaliser = tuple[np.ndarray, np.ndarray]
 Step = Callable[[np.ndarray, Arrays], tuple[np.ndarray, Arrays]]
+
+
+def load_onnx(module: str) -> Any:
+    """A module of the extra `onnx`; ValueError, with the command to install it, without it."""
+    return load_extra(module, "a policy in an ONNX file", "onnx")
 
 
 class Network(Protocol):

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from gaitforge.common.extensions import load_gymnasium
 from gaitforge.plugins.gym.environments.batch import TaskBatch
+from gaitforge.plugins.gym.environments.spaces import load_gymnasium
 from gaitforge.plugins.gym.environments.tasks import TASKS, find_task, package_version
 
 pytest.importorskip("gymnasium_robotics")

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from gaitforge.common.extensions import load_mocapact
 from gaitforge.common.files import fsync_path, replace_durably, temporary_file
 from gaitforge.plugins.mocapact.humanoid.observation import CONTROL_DT_S
 from gaitforge.plugins.mocapact.humanoid.walker import (
@@ -20,6 +19,7 @@ from gaitforge.plugins.mocapact.humanoid.walker import (
     TrackedPoses,
     finite_velocities,
     load_humanoid,
+    load_mocapact,
     quiet_loading,
     track,
 )
