@@ -52,41 +52,81 @@ def chosen_claim(
     Raises:
         ValueError: a preset, store, or value that does not fit.
     """
+    experiment = _with_options(experiment, choices, bool(stores))
+    if stores:
+        experiment = _on_stores(experiment, stores, choices, settings, out, say)
+    else:
+        experiment = _with_settings(experiment, choices, settings)
+    return Claim(name, experiment, tuple(stores))
+
+
+def _with_options(
+    experiment: Experiment, choices: Mapping[str, Any], of_stores: bool
+) -> Experiment:
+    """An experiment with the options' values: of stores they select episodes, else what to make."""
     fields = {"terrain": "terrains", "skill": "skills", "level": "levels"}
     cells = {name: choices[name] for name in fields.values() if name in choices}
-    if stores:
-        select = {field: cells[name] for field, name in fields.items() if name in cells}
-        select |= {"saved": choices["saved"]} if "saved" in choices else {}
-        wheres = [term for term in (experiment.select.where, choices.get("where", "")) if term]
-        where = " and ".join(f"({term})" for term in wheres) if len(wheres) > 1 else "".join(wheres)
-        experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
-        cells = {}
-    experiment = _with_choices(experiment, cells, choices)
-    evaluations = [_evaluation_here(store) for store in stores]
-    evaluation = evaluations[0] if stores else None
-    demonstrations = None
-    if stores and (corrections := experiment.corrections) is not None:
-        if evaluation is None or evaluation.kind != LEGGED:
-            raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
-        experiment, demonstrations = _begun(experiment, stores, settings, out)
-        expert = evaluation.scoring_expert(experiment.select.select(stores[0]))
-        works = {"expert": expert} if expert and "expert" not in choices else {}
-        works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
-        collect = replace(corrections.collect, **works)
-        experiment = replace(experiment, corrections=replace(corrections, collect=collect))
-    if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
-        experiment = _fitted(experiment, experiment.select.select(stores[0]))
+    if not of_stores:
+        return _with_choices(experiment, cells, choices)
+    select = {field: cells[name] for field, name in fields.items() if name in cells}
+    select |= {"saved": choices["saved"]} if "saved" in choices else {}
+    wheres = [term for term in (experiment.select.where, choices.get("where", "")) if term]
+    where = " and ".join(f"({term})" for term in wheres) if len(wheres) > 1 else "".join(wheres)
+    selected = replace(experiment, select=replace(experiment.select, where=where, **select))
+    return _with_choices(selected, {}, choices)
+
+
+def _with_settings(
+    experiment: Experiment, choices: Mapping[str, Any], settings: Sequence[str]
+) -> Experiment:
+    """An experiment with the settings, and the choices' `config` for every learner."""
     experiment = override(experiment, settings)
     every = choices.get("config", {})  # for learners that `settings` brought, too
     learners = {name: {**every, **config} for name, config in experiment.learners.items()}
-    experiment = replace(experiment, learners=learners)
+    return replace(experiment, learners=learners)
+
+
+def _on_stores(
+    experiment: Experiment,
+    stores: Sequence[str],
+    choices: Mapping[str, Any],
+    settings: Sequence[str],
+    out: Path,
+    say: Callable[[str], object],
+) -> Experiment:
+    """An experiment with what its stores decide: its first episodes, expert and evaluation."""
+    store = stores[0]
+    evaluation, *_ = [_evaluation_here(address) for address in stores]
+    legged = evaluation is not None and evaluation.kind == LEGGED
+    demonstrations = None
+    if experiment.corrections is not None:
+        if evaluation is None or not legged:
+            raise ValueError(f"{store} is not of legged robots, which corrections need")
+        experiment, demonstrations = _begun(experiment, stores, settings, out)
+        experiment = _labelled(experiment, evaluation, store, "expert" in choices)
+    if legged and "terrains" not in experiment.evaluate:
+        experiment = _fitted(experiment, experiment.select.select(store))
+    experiment = _with_settings(experiment, choices, settings)
     if evaluation is not None and experiment.corrections is None:
-        experiment = _evaluated_on(experiment, evaluation, stores[0])
+        experiment = _evaluated_on(experiment, evaluation, store)
     if demonstrations is not None:
-        first = without_rounds(experiment, stores[0])
+        first = without_rounds(experiment, store)
         experiment = with_first(experiment, first)
         _say_left_out(demonstrations, first, say)
-    return Claim(name, experiment, tuple(stores))
+    return experiment
+
+
+def _labelled(
+    experiment: Experiment, evaluation: EvaluationPlan, store: str, is_chosen: bool
+) -> Experiment:
+    """An experiment whose corrections are of a store's robot and, unless one is chosen, expert."""
+    corrections = experiment.corrections
+    assert corrections is not None
+    expert = evaluation.scoring_expert(experiment.select.select(store))
+    works = {"expert": expert} if expert and not is_chosen else {}
+    works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
+    collect = replace(corrections.collect, **works)
+    return replace(experiment, corrections=replace(corrections, collect=collect))
 
 
 def _evaluation_here(store: str) -> EvaluationPlan | None:
