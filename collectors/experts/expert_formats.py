@@ -1,7 +1,7 @@
 """Kinds of experts that lie in folders, which plug-ins and other packages read, by entry points.
 
     [project.entry-points."gaitforge.expert_formats"]
-    imported = "gaitforge.plugins.robots.entries:EXPERT_FORMAT"
+    walking = "walkers.entries:EXPERT_FORMAT"
 
 A folder names no code: a file in it has the name that an installed package's entry waits for.
 """
@@ -54,7 +54,7 @@ EXPERT_FORMATS = Registered("expert_format", ExpertFormat, {})
 
 
 def format_of(folder: Path) -> ExpertFormat | None:
-    """The kind of the expert in a folder, by the file that marks it; None if no package reads it."""
+    """The kind of the expert in a folder, by the file that marks it; None if none reads it."""
     if not folder.is_dir():
         return None
     marked = (kind for kind in _formats() if (folder / kind.card).is_file())

@@ -293,6 +293,9 @@ _WRITTEN = {deployed.name: deployed for deployed in (collect, train, evaluate, r
 FLOWS: dict[str, Deployed] = {name: _WRITTEN.get(name) or flow_of(name) for name in _COMMANDS}
 """Name -> the flow of each command that has work to do."""
 
+ALONE = frozenset(name for name, (_, parser) in _COMMANDS.items() if parser.get_default("alone"))
+"""Names of the flows that run one at a time."""
+
 
 def __getattr__(name: str) -> Deployed:
     """The flow of another command, which Prefect's entry points name as `deployments:gym_collect`.

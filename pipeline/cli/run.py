@@ -112,9 +112,6 @@ _CHOSEN: tuple[Options, ...] = (
 @work(
     "gaitforge run d4rl hopper.zarr walker2d.zarr --out runs/d4rl --runner slurm\n"
     "          gaitforge run legged-mixed mixed.zarr --out runs/mixed --seeds 0-4\n"
-    "          gaitforge run robustness runs/fcnet runs/bot --out runs/robust\n"
-    "          gaitforge run bot-rl --out runs/bot-rl --seeds 0\n"
-    "          gaitforge run fcnet-spectra legged.zarr --out runs/spectra\n"
     "          gaitforge run runs/mixed",
     option(
         "what",
@@ -124,8 +121,8 @@ _CHOSEN: tuple[Options, ...] = (
     ),
     option(
         "stores",
-        "stores to learn from: folders, or s3://bucket/prefix; with robustness, folders of "
-        "trained or exported policies",
+        "stores to learn from: folders, or s3://bucket/prefix; of presets that try policies, "
+        "folders of trained or exported ones",
         nargs="*",
     ),
     option("--out", "output folder (not for an experiment's folder)", Path, metavar="FOLDER"),
@@ -146,6 +143,7 @@ _CHOSEN: tuple[Options, ...] = (
     option("--list", "show the presets", action="store_true", dest="list_presets"),
     setting("learners.fcnet.steps=500"),
     JSON,
+    alone=True,
 )
 def run_command(arguments: argparse.Namespace) -> CommandWork:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
@@ -222,6 +220,7 @@ def _listed(presets: "Mapping[str, Preset]") -> Result:
     _STAGE,
     setting("learners.fcnet.steps=500"),
     JSON,
+    alone=True,
 )
 def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     """Collect, train, evaluate, compare and report by one plan; skip what is done."""
@@ -251,6 +250,7 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     setting("learners.fcnet.steps=500"),
     JSON,
     runner=False,
+    alone=True,
 )
 def demo_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a small pipeline end to end: collect, train, evaluate, report."""

@@ -87,6 +87,11 @@ def test_prefect_finds_each_flow_by_its_module_and_name() -> None:
         deployments.frobnicate  # noqa: B018
 
 
+def test_what_keeps_all_cores_busy_runs_alone() -> None:
+    assert {"collect", "run", "pipeline", "demo"} <= deployments.ALONE <= FLOWS.keys()
+    assert {"train", "evaluate", "card"}.isdisjoint(deployments.ALONE)
+
+
 def command_parser(name: str) -> Any:
     """The parser of a command."""
     return build_parser()._subparsers._group_actions[0].choices[name]  # type: ignore[union-attr]
