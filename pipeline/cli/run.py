@@ -184,15 +184,15 @@ def _kind_at(path: Path) -> str:
     return kind
 
 
-def _shipped(name: str, size: str = "small", stores: Sequence[Path | str] = ()) -> "FolderPlan":
+def _shipped(name: str, size: str, stores: Sequence[str]) -> "FolderPlan":
     """The plan of a preset, on the stores if it learns from some."""
     from gaitforge.flows.experiments.plan import Experiment
     from gaitforge.pipeline.presets.experiment_plan import ExperimentPlan
     from gaitforge.pipeline.presets.experiments import preset
 
-    plan = preset(name, size, [str(store) for store in stores])
+    plan = preset(name, size, stores)
     if isinstance(plan, Experiment):
-        return ExperimentPlan(name, plan, tuple(map(str, stores)))
+        return ExperimentPlan(name, plan, tuple(stores))
     return plan
 
 
