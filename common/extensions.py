@@ -382,13 +382,13 @@ def called(function: Callable[..., Result], name: str, *arguments: object) -> Re
 
 
 def load_extra(module: str, user: str, extra: str) -> Any:
-    """Import a module of an optional package; its prints and warnings are silenced.
+    """A module of an extra of ours, without its prints and warnings (versions, a missing display).
 
     Args:
-        user: what needs it, for errors; extra: that installs it.
+        user: what needs it, for errors; extra: its name in `pip install 'gaitforge[EXTRA]'`.
 
     Raises:
-        ValueError: it is missing or of an unfit version; with the command to install it.
+        ValueError: it is missing, or of an unfit version; with the command that installs it.
     """
     try:
         with (

@@ -1,4 +1,4 @@
-"""Kinds of plans in stages that plug-ins and other packages bring, by entry points.
+"""Kinds of plans in stages, by entry points: the product's, and those of plug-ins and packages.
 
     [project.entry-points."gaitforge.plan_kinds"]
     endurance = "walkers.entries:ENDURANCE"
@@ -21,18 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanKind:
-    """A kind of plan in stages beside `Experiment`.
+    """A kind of plan in stages.
 
     Attributes:
-        plan: "module:class" of its plan, a `StagedPlan`.
+        plan: "module:class" of its plan, a `StagedPlan`, or another `FolderPlan`.
         page: "module:function" that writes report.html of a folder, told what happens, and returns
             its path.
         rows: "module:function" of the table of a `summary.json`, as text.
+        beside: "module:function" of a folder and its summary: what a command shows beside the
+            table, a title, lines, and Markdown texts by their titles; "" for nothing.
     """
 
     plan: str
     page: str
     rows: str
+    beside: str = ""
 
     def write_page(self, out: Path, reporter: "Reporter") -> Path:
         """Write report.html of a folder; returns its path."""
@@ -44,6 +47,13 @@ class PlanKind:
         with reading_files(out):
             return own_function(self.rows)(summary)
 
+    def shown_beside(self, out: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The `title`, `lines` and `texts` that a folder's kind shows; those that it has."""
+        if not self.beside:
+            return {}
+        with reading_files(out):
+            return own_function(self.beside)(out, summary)
+
 
 PLAN_KINDS: Mapping[str, PlanKind] = Registered("plan_kind", PlanKind, {})
-"""Kind -> what it is made of; `Experiment` is the product's own and not among them."""
+"""Kind -> what it is made of; the pipeline brings that of experiments on stores."""

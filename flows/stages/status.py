@@ -33,7 +33,7 @@ QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
 EXPERIMENT = "experiment"
-"""The `kind` in an experiment's plan.json; other kinds of plans in stages are extensions."""
+"""The `kind` in the plan.json of an experiment on stores."""
 
 RUN_CONFIG = "config.json"
 RUN_CHECKPOINT = "checkpoint.json"
@@ -188,10 +188,16 @@ def is_experiment(place: Path | str) -> bool:
 
 
 def staged_kind(place: Path | str) -> str:
-    """The kind of a folder's plan in stages, "" without one."""
+    """The kind of a folder's plan in stages, "" without one that is installed."""
+    kind = recorded_kind(place)
+    return kind if kind in extension_names("plan_kind") else ""
+
+
+def recorded_kind(place: Path | str) -> str:
+    """The kind that a folder's plan.json names, "" without one."""
     record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
     kind = record.get("kind") if isinstance(record, dict) else None
-    return kind if kind in (EXPERIMENT, *extension_names("plan_kind")) else ""
+    return kind if isinstance(kind, str) else ""
 
 
 def as_tree(result: CollectionStatus | TrainingStatus) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Trainers of experts on the tasks of plug-ins and other packages, by entry points.
 
     [project.entry-points."gaitforge.expert_trainers"]
-    gym = "gaitforge.plugins.gym.entries:TRAINER"
+    hop = "walkers.entries:TRAINER"
 
 The entry point has the task's name. `gaitforge expert train` adds the trainers' options and asks
 them before it trains a legged robot's expert; experiments of reinforcement learning find a trainer

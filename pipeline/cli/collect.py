@@ -51,8 +51,8 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     PRESET,
     option(
         "--task",
-        "gym, humanoid, an installed package's task, or your own, module:Plan, with settings by "
-        "--set (default: legged robots, to which most other options belong)",
+        "a plug-in's or another package's task, or your own, module:Plan, with settings by --set "
+        "(default: legged robots, to which most other options belong)",
         metavar="TASK",
     ),
     option(
@@ -100,6 +100,7 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     setting("grid.episodes_per_part=100"),
     MIX_VERSIONS,
     JSON,
+    alone=True,
 )
 def collect_command(arguments: argparse.Namespace) -> CommandWork:
     """Collect the missing parts of a plan into a store."""

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gaitforge.common.errors import listed
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_plan, read_record, reading_files
-from gaitforge.flows.stages.status import is_experiment, staged_kind
+from gaitforge.flows.stages.status import EXPERIMENT, is_experiment, recorded_kind, staged_kind
 from gaitforge.pipeline.cli.parsing.options import (
     BATCH_SIZE,
     CELL_FIELDS,
@@ -30,7 +31,6 @@ from gaitforge.pipeline.cli.parsing.options import (
     Options,
     flag,
     option,
-    option_values,
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
@@ -39,8 +39,7 @@ from gaitforge.pipeline.cli.work import CommandWork, Result, check_options, work
 from gaitforge.pipeline.terminal import own_reporter
 
 if TYPE_CHECKING:
-    from gaitforge.flows.experiments.plan import Experiment
-    from gaitforge.flows.experiments.staged_plan import StagedPlan
+    from gaitforge.flows.experiments.staged_plan import FolderPlan
     from gaitforge.flows.stages.stage import Stage
     from gaitforge.pipeline.presets.preset import Preset
 
@@ -52,7 +51,6 @@ _DEMO_S = {
     "show fcnet_rc": 5, "show bot_rc": 8, "report": 26,
 }  # fmt: skip
 """Seconds of one core that the demo's stages took on the machine of docs/results/demo.md."""
-_CONFIG = ("objective", "steps", "batch_size", "device")
 _SAME = (
     "learners",
     "seeds",
@@ -66,10 +64,11 @@ _SAME = (
 )
 _CHOICES = {
     **{name: name for name in (*_SAME, "rounds", "share", "stretch", "plain")},
+    **{name: name for name in ("objective", "steps", "batch_size", "device")},
     **CELL_FIELDS,
     "saved": "selection",
 }
-"""Key of `chosen_claim`'s `choices` -> argument of the command line."""
+"""Value that plans look up -> argument of the command line."""
 
 _LEARNERS = option(
     "--learners",
@@ -113,9 +112,6 @@ _CHOSEN: tuple[Options, ...] = (
 @work(
     "gaitforge run d4rl hopper.zarr walker2d.zarr --out runs/d4rl --runner slurm\n"
     "          gaitforge run legged-mixed mixed.zarr --out runs/mixed --seeds 0-4\n"
-    "          gaitforge run robustness runs/fcnet runs/bot --out runs/robust\n"
-    "          gaitforge run bot-rl --out runs/bot-rl --seeds 0\n"
-    "          gaitforge run fcnet-spectra legged.zarr --out runs/spectra\n"
     "          gaitforge run runs/mixed",
     option(
         "what",
@@ -125,8 +121,8 @@ _CHOSEN: tuple[Options, ...] = (
     ),
     option(
         "stores",
-        "stores to learn from: folders, or s3://bucket/prefix; with robustness, folders of "
-        "trained or exported policies",
+        "stores to learn from: folders, or s3://bucket/prefix; of presets that try policies, "
+        "folders of trained or exported ones",
         nargs="*",
     ),
     option("--out", "output folder (not for an experiment's folder)", Path, metavar="FOLDER"),
@@ -147,38 +143,57 @@ _CHOSEN: tuple[Options, ...] = (
     option("--list", "show the presets", action="store_true", dest="list_presets"),
     setting("learners.fcnet.steps=500"),
     JSON,
+    alone=True,
 )
 def run_command(arguments: argparse.Namespace) -> CommandWork:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
-    from gaitforge.flows.experiments.claim import claimed
-    from gaitforge.flows.experiments.kinds import PLAN_KINDS
-    from gaitforge.flows.experiments.plan import Experiment
     from gaitforge.flows.experiments.staged_plan import plan_class
-    from gaitforge.pipeline.presets.experiments import PRESETS, preset
+    from gaitforge.pipeline.presets.experiments import PRESETS
 
     if arguments.list_presets:
         return CommandWork(Path(), (), lambda _: _listed(PRESETS), ())
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
     path = Path(arguments.what)
-    stores = arguments.stores
     out = arguments.out
-    shipped = arguments.what in PRESETS
-    kind = ""
-    if not shipped:
-        kind = str(read_plan(path)[1] or "") if path.is_file() else staged_kind(path)
+    kind = "" if arguments.what in PRESETS else _kind_at(path)
     if out is None and not (kind and path.is_dir()):
         raise ValueError(f"{arguments.what} needs --out, the folder of its results")
-    if kind in PLAN_KINDS:
-        return _staged_work(arguments, plan_class(kind).claimed(path), out or path)
-    if kind or path.is_file():
-        claim = claimed(path)
-        stores = stores or (claim.stores if path.is_dir() else ())
-        return _work(arguments, claim.name, claim.experiment, stores, out or path)
-    plan = preset(arguments.what, arguments.size, stores)
+    if not kind:
+        return _work(arguments, _shipped(arguments.what, arguments.size, arguments.stores), out)
+    plan = plan_class(kind).claimed(path)
+    if arguments.stores and not plan.takes_stores:
+        raise ValueError(f"{arguments.what} has its stores or policies, got {arguments.stores[0]}")
+    return _work(arguments, plan, out or path, arguments.stores)
+
+
+def _kind_at(path: Path) -> str:
+    """The kind of the plan in a file or folder, "" without one.
+
+    Raises:
+        ValueError: no installed package brings the kind.
+    """
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
+
+    kind = read_plan(path)[1] or EXPERIMENT if path.is_file() else recorded_kind(path)
+    if kind and kind not in PLAN_KINDS:
+        raise ValueError(
+            f"{path} holds a plan of the kind '{kind}', which no installed package brings to "
+            f"gaitforge run; allowed: {listed(PLAN_KINDS)}"
+        )
+    return kind
+
+
+def _shipped(name: str, size: str, stores: Sequence[str]) -> "FolderPlan":
+    """The plan of a preset, on the stores if it learns from some."""
+    from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.pipeline.presets.experiment_plan import ExperimentPlan
+    from gaitforge.pipeline.presets.experiments import preset
+
+    plan = preset(name, size, stores)
     if isinstance(plan, Experiment):
-        return _work(arguments, arguments.what, plan, stores, out or path)
-    return _staged_work(arguments, plan, out or path)
+        return ExperimentPlan(name, plan, tuple(stores))
+    return plan
 
 
 def _listed(presets: "Mapping[str, Preset]") -> Result:
@@ -205,10 +220,12 @@ def _listed(presets: "Mapping[str, Preset]") -> Result:
     _STAGE,
     setting("learners.fcnet.steps=500"),
     JSON,
+    alone=True,
 )
 def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     """Collect, train, evaluate, compare and report by one plan; skip what is done."""
-    from gaitforge.flows.experiments.claim import Claim, claimed
+    from gaitforge.flows.experiments.claim import claimed
+    from gaitforge.pipeline.presets.experiment_plan import ExperimentPlan
     from gaitforge.pipeline.presets.experiments import collecting_preset
 
     out = arguments.out
@@ -217,14 +234,13 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     if arguments.plan and arguments.preset:
         raise ValueError("give --plan or --preset, not both")
     chosen = _choices(arguments) or arguments.settings or arguments.plan or arguments.preset
-    if is_experiment(out) and not chosen:
-        claim = claimed(out)
-    elif arguments.plan:
-        claim = claimed(arguments.plan)
+    if (is_experiment(out) and not chosen) or arguments.plan:
+        claim = claimed(arguments.plan or out)
+        plan = ExperimentPlan(claim.name, claim.experiment, claim.stores)
     else:
         name = arguments.preset or "demo"
-        claim = Claim(name, collecting_preset(name))
-    return _work(arguments, claim.name, claim.experiment, claim.stores, out)
+        plan = ExperimentPlan(name, collecting_preset(name))
+    return _work(arguments, plan, out)
 
 
 @work(
@@ -234,13 +250,14 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     setting("learners.fcnet.steps=500"),
     JSON,
     runner=False,
+    alone=True,
 )
 def demo_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a small pipeline end to end: collect, train, evaluate, report."""
-    from gaitforge.pipeline.presets.experiments import DEMO, experiment_preset
+    from gaitforge.pipeline.presets.experiments import DEMO
 
     arguments.runner = "prefect" if arguments.prefect else arguments.runner
-    return _work(arguments, DEMO, experiment_preset(DEMO), (), arguments.out, _DEMO_S)
+    return _work(arguments, _on_stores(DEMO), arguments.out, seconds=_DEMO_S)
 
 
 @work(
@@ -261,10 +278,10 @@ def demo_command(arguments: argparse.Namespace) -> CommandWork:
 )
 def compare_command(arguments: argparse.Namespace) -> CommandWork:
     """Train models with equal settings on the same episodes, or a suite's learners; evaluate."""
-    from gaitforge.pipeline.presets.experiments import COMPARE, experiment_preset
+    from gaitforge.pipeline.presets.experiments import COMPARE
 
-    name = arguments.suite or COMPARE
-    return _work(arguments, name, experiment_preset(name), arguments.stores, arguments.out)
+    plan = _on_stores(arguments.suite or COMPARE)
+    return _work(arguments, plan, arguments.out, arguments.stores)
 
 
 @work(
@@ -294,71 +311,42 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
 )
 def dagger_command(arguments: argparse.Namespace) -> CommandWork:
     """Train in rounds, with an expert's corrections on the policy's own states."""
-    from gaitforge.pipeline.presets.experiments import DAGGER, experiment_preset
+    from gaitforge.pipeline.presets.experiments import DAGGER
 
     arguments.learners = (arguments.model,)
-    return _work(arguments, DAGGER, experiment_preset(DAGGER), (arguments.store,), arguments.out)
+    return _work(arguments, _on_stores(DAGGER), arguments.out, (arguments.store,))
+
+
+def _on_stores(name: str) -> "FolderPlan":
+    """The plan of a preset that is an experiment on stores; they come later."""
+    from gaitforge.pipeline.presets.experiment_plan import ExperimentPlan
+    from gaitforge.pipeline.presets.experiments import experiment_preset
+
+    return ExperimentPlan(name, experiment_preset(name))
 
 
 def _choices(arguments: argparse.Namespace) -> ChosenValues:
-    """The values of the command line for `chosen_claim`, which reads those that it uses."""
-    timed = vars(arguments).get("train_s") is not None  # takes the place of the steps
-    settings = [name for name in _CONFIG if name in arguments]
-    names = [name for name in settings if not (timed and name == "steps")]
-    config = option_values(arguments, *names)
-    return ChosenValues(arguments, _CHOICES, **({"config": config} if config else {}))
+    """The values of the command line for a plan, which reads those that it uses."""
+    return ChosenValues(arguments, _CHOICES)
 
 
 def _work(
     arguments: argparse.Namespace,
-    name: str,
-    experiment: "Experiment",
-    stores: Sequence[Path | str],
+    plan: "FolderPlan",
     out: Path,
+    stores: Sequence[Path | str] = (),
     seconds: Mapping[str, float] | None = None,
 ) -> CommandWork:
-    """The stages of an experiment in `out`, which is claimed unless only a script is asked for."""
-    from gaitforge.flows.experiments.claim import claim
-    from gaitforge.flows.experiments.runs import note_rounds
-    from gaitforge.pipeline.presets.experiments import chosen_claim
-    from gaitforge.pipeline.report.experiment import stages_of
-
-    addresses = tuple(str(store_address(store)) for store in stores)
-    choices = _choices(arguments)
-    say = own_reporter().say
-    own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out, say)
-    stages = stages_of(own_claim, out)
-    check_options(arguments)
-    _check_stage(arguments, stages)
-    claim(own_claim, out, write=_begins(arguments))
-    if addresses and _begins(arguments):
-        note_rounds(own_claim.experiment, addresses[0])
-    return CommandWork(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
-
-
-def _staged_work(arguments: argparse.Namespace, plan: "StagedPlan", out: Path) -> CommandWork:
-    """A plan of another kind than `Experiment`, with the values of the command line."""
-    from gaitforge.flows.experiments.kinds import PLAN_KINDS
-    from gaitforge.pipeline.presets.experiments import PRESETS
-
-    if arguments.stores and arguments.what not in PRESETS:
-        raise ValueError(f"{arguments.what} has its stores or policies, got {arguments.stores[0]}")
-    options = {**_CHOICES, **{name: name for name in _CONFIG}}
-    plan = plan.with_options(ChosenValues(arguments, options), arguments.settings)
-    kind = PLAN_KINDS[plan.kind]
-
-    def result(_: object) -> Result:
-        summary = read_record(out / "summary.json") or {}
-        page = out / "report.html"
-        rows = kind.summary_rows(out, summary)
-        lines = (f"page: {page}",)
-        return Result(summary, rows, lines, title=plan.kind, about=out, pages=(page,))
-
+    """The stages of a plan in `out`, which is claimed unless only a script is asked for."""
+    values = _choices(arguments)
+    addresses = [str(store_address(store)) for store in stores]
+    plan = plan.chosen(values, arguments.settings, addresses, out, own_reporter().say)
     stages = plan.stages(out)
     check_options(arguments)
     _check_stage(arguments, stages)
     plan.claim(out, write=_begins(arguments))
-    return CommandWork(out, stages, result, ["run", str(out)])
+    result = partial(_result, plan.kind, out)
+    return CommandWork(out, stages, result, ["run", str(out)], seconds or {})
 
 
 def _check_stage(arguments: argparse.Namespace, stages: Sequence["Stage"]) -> None:
@@ -374,45 +362,24 @@ def _begins(arguments: argparse.Namespace) -> bool:
     return not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False))
 
 
-def _result(out: Path, _: object) -> Result:
-    """The summary of a finished experiment."""
+def _result(name: str, out: Path, _: object) -> Result:
+    """The summary of the finished plan of a kind."""
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
+
+    kind = PLAN_KINDS[name]
     with reading_files(out):
-        return _summary_result(out)
-
-
-def _summary_result(out: Path) -> Result:
-    from gaitforge.pipeline.report.results import read_sheets, result_rows
-
-    summary = read_record(out / "summary.json") or {}
-    report = out / "report.html"
-    lines = []
-    if summary["dataset"]:
-        speed = f"{summary['collect']['steps_per_s']:,.0f} steps/s"
-        lines.append(f"\ncollected {summary['dataset']['steps']:,} steps at {speed}")
-    lines.append(f"{'' if lines else chr(10)}all of it in {summary['wall_s']:.0f} s")
-    sheets = [
-        f"### {sheet['policy']}: {sheet['alt']}\n![]({sheet['uri']})"
-        for sheet in read_sheets(out)[0]
-    ]
-    return Result(
-        summary,
-        result_rows(summary),
-        (*lines, f"page: {report}"),
-        title="results",
-        about=out,
-        texts={"pictures": "\n\n".join(sheets)} if sheets else {},
-        pages=(report,),
-    )
+        summary = read_record(out / "summary.json") or {}
+    rows = kind.summary_rows(out, summary)
+    beside = {"title": name, "lines": (), **kind.shown_beside(out, summary)}
+    page = out / "report.html"
+    lines = (*beside.pop("lines"), f"page: {page}")
+    return Result(summary, rows, lines, about=out, pages=(page,), **beside)
 
 
 @command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), TRUST)
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
     from gaitforge.flows.experiments.kinds import PLAN_KINDS
-    from gaitforge.pipeline.report.report import write_report
 
-    kind = staged_kind(arguments.folder)
-    if kind in PLAN_KINDS:
-        print(PLAN_KINDS[kind].write_page(arguments.folder, own_reporter()))
-    else:
-        print(write_report(arguments.folder))
+    kind = staged_kind(arguments.folder) or EXPERIMENT
+    print(PLAN_KINDS[kind].write_page(arguments.folder, own_reporter()))

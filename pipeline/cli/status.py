@@ -229,7 +229,7 @@ def _training_lines(work: TrainingStatus) -> list[str]:
 )
 def serve_command(arguments: argparse.Namespace) -> Callable[[], None]:
     """Serve the flows to Prefect, with forms and a schedule, until Ctrl-C."""
-    from gaitforge.pipeline.cli.deployments import FLOWS
+    from gaitforge.pipeline.cli.deployments import ALONE, FLOWS
     from gaitforge.pipeline.serve.prefect_server import configured_server
     from gaitforge.pipeline.serve.serving import ServePlan, serve_flows
 
@@ -242,7 +242,7 @@ def serve_command(arguments: argparse.Namespace) -> Callable[[], None]:
     values = vars(arguments)
     plan |= {name: values[name] for name in ("timezone", "host", "expose")}
     served = ServePlan(**plan, slurm=site_settings(arguments))
-    return partial(serve_flows, served, FLOWS)
+    return partial(serve_flows, served, FLOWS, ALONE)
 
 
 @command(

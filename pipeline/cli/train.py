@@ -124,16 +124,16 @@ def models_command(arguments: argparse.Namespace) -> None:
 
 @work(
     "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64\n"
-    "          gaitforge evaluate aliengo-family --robot go1,robots/family --out runs/bodies\n"
-    "          gaitforge evaluate expert --task gym --set env=Hopper-v5\n"
-    "          gaitforge evaluate runs/mocap --set reference=clips.h5 --set validation=step_00",
+    "          gaitforge evaluate aliengo-family --robot go1,robots/family --out runs/bodies",
     option(
         "policy",
-        "folder of a training run or exported policy, module:Class, or a task's expert: see "
-        "gaitforge expert list; random, medium, expert of gym; pd or a folder of experts of "
-        "humanoid",
+        "folder of a training run or exported policy, module:Class, or an expert of the task (of "
+        "legged robots: see gaitforge expert list)",
     ),
-    option("--task", "legged, gym, humanoid or your own (default: the run's, or legged)"),
+    option(
+        "--task",
+        "legged, a plug-in's or your own, module:Plan (default: the run's, or legged)",
+    ),
     CHECKPOINT,
     ROBOT,
     SIMULATOR,

@@ -108,12 +108,13 @@ def single(
 
 
 def work(
-    example: str, *options: Options, runner: bool = True
+    example: str, *options: Options, runner: bool = True, alone: bool = False
 ) -> Callable[[Callable[[argparse.Namespace], CommandWork]], Command]:
     """Decorate a function from arguments to `CommandWork` as a command.
 
     Args:
         runner: whether to add the options of all runners; without them this machine does it.
+        alone: whether Prefect runs one at a time: two collections would compete for the cores.
     """
 
     def decorate(begin: Callable[[argparse.Namespace], CommandWork]) -> Command:
@@ -123,7 +124,7 @@ def work(
             check_options(noted)
             return work
 
-        begins = (lambda parser: parser.set_defaults(begin=begun), TRUST)
+        begins = (lambda parser: parser.set_defaults(begin=begun, alone=alone), TRUST)
         extras = (*begins, *(RUNNER if runner else ()))
         return command(example, *options, *extras)(update_wrapper(partial(_perform, begun), begin))
 

@@ -4,16 +4,17 @@ Every command of an experiment loads this module, but few write pages, so what t
 all matplotlib) is imported by the functions that write them.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.claim import Claim, claimed
+from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
-from gaitforge.flows.experiments.kinds import PLAN_KINDS
 from gaitforge.flows.experiments.staged_plan import plan_class
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.stages.stage import Stage
-from gaitforge.flows.stages.status import staged_kind
+from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
 from gaitforge.pipeline.report.added_pages import (
     EPISODE_PAGES,
     write_evaluation_pages,
@@ -39,12 +40,32 @@ def write_experiment_report(out: Path, reporter: Reporter) -> Path:
     return write_report(out)
 
 
+def rewrite_report(out: Path, _: Reporter) -> Path:
+    """Write the report of an experiment's folder from its files alone; returns its path."""
+    from gaitforge.pipeline.report.report import write_report
+
+    return write_report(out)
+
+
+def shown_beside(out: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What commands show beside an experiment's table: its times, and its sheets as pictures."""
+    from gaitforge.pipeline.report.results import read_sheets
+
+    lines = [f"all of it in {summary['wall_s']:.0f} s"]
+    if summary["dataset"]:
+        speed = f"{summary['collect']['steps_per_s']:,.0f} steps/s"
+        lines.insert(0, f"collected {summary['dataset']['steps']:,} steps at {speed}")
+    sheets = [
+        f"### {sheet['policy']}: {sheet['alt']}\n![]({sheet['uri']})"
+        for sheet in read_sheets(out)[0]
+    ]
+    texts = {"pictures": "\n\n".join(sheets)} if sheets else {}
+    return {"title": "results", "lines": ("", *lines), "texts": texts}
+
+
 def stages_in(out: Path) -> list[Stage]:
     """The stages of an experiment's folder, of any kind; ValueError without one."""
-    kind = staged_kind(out)
-    if kind in PLAN_KINDS:
-        return plan_class(kind).claimed(out).stages(out)
-    return stages_of(claimed(out), out)
+    return plan_class(staged_kind(out) or EXPERIMENT).claimed(out).stages(out)
 
 
 def stages_of(claim: Claim, out: Path) -> list[Stage]:

@@ -17,7 +17,7 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -235,18 +235,6 @@ class _Handler(BaseHTTPRequestHandler):
 NAME = "gaitforge"
 """Name of every deployment: Prefect lists them as FLOW/NAME, e.g. collect/gaitforge."""
 
-_ALONE = (
-    "collect",
-    "gym-collect",
-    "humanoid-collect",
-    "derive",
-    "counterfactual",
-    "run",
-    "pipeline",
-    "demo",
-)
-"""Flows that run one at a time: two collections would compete for the cores."""
-
 
 @dataclass(frozen=True)
 class ServePlan:
@@ -274,8 +262,13 @@ class ServePlan:
     expose: bool
 
 
-def serve_flows(plan: ServePlan, flows: Mapping[str, Flow[..., Any]]) -> None:
+def serve_flows(
+    plan: ServePlan, flows: Mapping[str, Flow[..., Any]], alone: Container[str]
+) -> None:
     """Serve flows, by their names, until interrupted.
+
+    Args:
+        alone: flows that run one at a time: two collections would compete for the cores.
 
     Raises:
         ValueError: an address that is not to be exposed, a wrong schedule or collection, or a
@@ -290,7 +283,9 @@ def serve_flows(plan: ServePlan, flows: Mapping[str, Flow[..., Any]]) -> None:
         os.environ[SITE] = json.dumps(dict(plan.slurm))
         os.environ["PYTHONSAFEPATH"] = "1"  # a run's `python -m` imports nothing of this folder
         deployments = [
-            _deployment(flows[name], collecting if name == "collect" else {}, schedule)
+            _deployment(
+                flows[name], collecting if name == "collect" else {}, schedule, name in alone
+            )
             for name in flows
         ]
         print(f"Prefect: {url.removesuffix('/api')}")
@@ -339,14 +334,14 @@ def _schedule(plan: ServePlan) -> Schedule | None:
 
 
 def _deployment(
-    deployed: Flow[..., Any], parameters: dict[str, object], schedule: Schedule | None
+    deployed: Flow[..., Any], parameters: dict[str, object], schedule: Schedule | None, alone: bool
 ) -> Any:
     limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
     return deployed.to_deployment(
         NAME,
         parameters=parameters,
         schedule=schedule if deployed.name == "collect" else None,
-        concurrency_limit=limit if deployed.name in _ALONE else None,
+        concurrency_limit=limit if alone else None,
         tags=[NAME],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )

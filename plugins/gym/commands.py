@@ -102,6 +102,7 @@ def _of_env(name: str, text: str, metavar: str) -> Option:
     SEED,
     MIX_VERSIONS,
     JSON,
+    alone=True,
 )
 def _collect(arguments: argparse.Namespace) -> CommandWork:
     """Collect episodes of trained policies, or their replay buffer."""

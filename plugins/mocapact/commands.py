@@ -159,6 +159,7 @@ def _train_expert(arguments: argparse.Namespace) -> CommandWork:
     SEED,
     MIX_VERSIONS,
     JSON,
+    alone=True,
 )
 def _collect(arguments: argparse.Namespace) -> CommandWork:
     """Collect rollouts of experts, one part per snippet."""

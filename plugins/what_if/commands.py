@@ -44,6 +44,7 @@ _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
     WITH_RECORDED_VERSIONS,
     SIMULATOR_VERSION,
     JSON,
+    alone=True,
 )
 def derive_command(arguments: argparse.Namespace) -> CommandWork:
     """Add a field to stored episodes by exact replay.
@@ -93,6 +94,7 @@ def _derive_elsewhere(arguments: argparse.Namespace) -> str:
     setting("randomisation.friction=0.2"),
     MIX_VERSIONS,
     JSON,
+    alone=True,
 )
 def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
     """Simulate stored episodes again with one thing changed.

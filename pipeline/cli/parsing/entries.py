@@ -1,10 +1,10 @@
 """Commands that plug-ins and other packages add to the command line, by entry points.
 
     [project.entry-points."gaitforge.commands"]
-    humanoid = "gaitforge.plugins.mocapact.entries:COMMAND"
-    "dataset.relabel" = "gaitforge.plugins.what_if.entries:RELABEL"
+    walk = "walkers.entries:COMMAND"
+    "dataset.limp" = "walkers.entries:LIMP"
 
-The second one is `gaitforge dataset relabel`, an action of a command that is there.
+The second one is `gaitforge dataset limp`, an action of a command that is there.
 A `CommandEntry` lies in a module that is quick to import: `gaitforge --help` reads all of them.
 """
 

@@ -4,7 +4,7 @@ Conditions on several values are checked when the run begins.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -24,38 +24,51 @@ from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.runners import runner_names
 from gaitforge.pipeline.cli.parsing.values import Number, names, numbers
 
-Place = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
-"""A folder as the worker sees it; for stores also s3://bucket/prefix."""
 
+# Types of a form's parameters.
+def one_of(names: Iterable[str]) -> WithJsonSchema:
+    """The JSON schema of a text that is one of some names."""
+    return WithJsonSchema({"type": "string", "enum": list(names)})
+
+
+def _or_module(names: Iterable[str]) -> WithJsonSchema:
+    """The JSON schema of one of some names, or of a user's "module:Config"."""
+    named = {"type": "string", "enum": list(names), "title": "a name"}
+    own = {"type": "string", "pattern": r"^[\w.]+:\w+$", "title": "module:Config of yours"}
+    return WithJsonSchema({"anyOf": [named, own]})
+
+
+Place = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+"""A folder as the worker sees it, for stores also s3://bucket/prefix; or any other text."""
 Setting = Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]
 """NAME=VALUE, as `--set` takes them."""
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Level = Annotated[int, Field(ge=0, lt=N_LEVELS)]
+Terrain = Annotated[str, one_of(ALL_TERRAINS)]
+Skill = Annotated[str, one_of(ALL_SKILLS)]
+Model = Annotated[str, _or_module(model_names())]
+Simulator = Annotated[str, one_of(backend_names())]
+Objective = Annotated[str, one_of(OBJECTIVES)]
+Program = Annotated[str, one_of(PROGRAMS)]
+Format = Annotated[str, one_of(format_names())]
+Size = Annotated[str, one_of(("small", "full"))]
 
-_TYPES: dict[Any, Any] = {
-    int: int,
-    float: float,
-    names: list[str],
-    numbers: list[Annotated[int, Field(ge=0)]],
-}
+_TYPES: dict[Any, Any] = {int: int, float: float, names: list[str], numbers: list[Whole]}
 """Type of an option -> type of the form's parameter."""
 
-_CHOICES: dict[str, Sequence[str]] = {
-    "terrain": tuple(ALL_TERRAINS),
-    "skill": tuple(ALL_SKILLS),
-    "model": tuple(model_names()),
-    "sim": tuple(backend_names()),
-    "objective": tuple(OBJECTIVES),
-    "formats": tuple(PROGRAMS),
-    "format": tuple(format_names()),
+_CHOICES: dict[str, Any] = {
+    "terrain": Terrain,
+    "skill": Skill,
+    "model": Model,
+    "sim": Simulator,
+    "objective": Objective,
+    "formats": Program,
+    "format": Format,
 }
-"""Option -> the names that its values may have."""
+"""Option -> type of its names; a form lists them, and the command line checks them."""
 
-_OWN = {"model": {"type": "string", "pattern": r"^[\w.]+:\w+$", "title": "module:Config of yours"}}
-"""Option -> the JSON schema of its further values."""
-
-_OTHER_TYPES: dict[str, Any] = {
-    "level": list[Annotated[int, Field(ge=0, lt=N_LEVELS)]],
-    "settings": list[Setting],
-}
+_OTHER_TYPES: dict[str, Any] = {"level": list[Level], "settings": list[Setting]}
 _NOT_SHOWN = {"help", "json", "stage", "prefect", "list_presets", "trust"}
 """Options of a command that a form lacks; what forms may name as code, `serve --trust` says."""
 
@@ -76,18 +89,16 @@ class FormField:
     def type(self) -> Any:
         """The type of the option's values."""
         action = self.action
-        allowed = _CHOICES.get(self.name) or self.action.choices
+        choice = _CHOICES.get(self.name)
+        if choice is None and action.choices:
+            choice = Annotated[str, one_of(action.choices)]
         if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
             return bool
+        if choice is not None:
+            return list[choice] if action.type is names else choice
         kind = _OTHER_TYPES.get(self.name) or _TYPES.get(action.type, Place)
         if isinstance(action.type, Number):
             kind = Annotated[int, Field(ge=action.type.allowed.low)]
-        if allowed:
-            schema: dict[str, Any] = {"type": "string", "enum": list(allowed)}
-            if self.name in _OWN:
-                schema = {"anyOf": [schema | {"title": "a name"}, _OWN[self.name]]}
-            choice = Annotated[str, WithJsonSchema(schema)]
-            return list[choice] if action.type is names else choice
         several = action.nargs in ("+", "*") or isinstance(action, argparse._AppendAction)
         return list[kind] if several and self.name not in _OTHER_TYPES else kind
 
@@ -161,10 +172,24 @@ def form_signature(fields: Sequence[FormField], runners: bool) -> Signature:
     return Signature(parameters)
 
 
+def form_text(summary: str, fields: Sequence[FormField], runners: bool) -> str:
+    """The docstring of a command's flow, whose `Args` are the form's help."""
+    helps = [f"    {field.name}: {field.help}" for field in fields]
+    if runners:
+        helps.append("    dask: a cluster that does the work; none for this machine")
+        helps.append("    slurm: jobs that do the work; none for this machine")
+    return "\n".join([summary, "", "Args:", *helps, ""])
+
+
 def command_line(fields: Sequence[FormField], values: Mapping[str, object]) -> list[str]:
     """A form's values as words of a command line, without the defaults.
 
     A form sends every default, and a command refuses what it is given and does not use.
+
+    Values become words although the command is called in this process. A Slurm job does the same
+    work by the same line, so the line is needed anyway. And its parser is the one place that checks
+    an option's type, range and names, joins those that are settings (`--robot`), and notes which
+    were given: a second way in would have to do all of it alike.
     """
     pairs = [(field, values.get(field.name)) for field in fields]
     chosen = [(f, value) for f, value in pairs if value not in (None, [], "", f.parameter.default)]

@@ -198,7 +198,9 @@ ISAACGYM_PYTHON = option(
 )
 ROBOTS = option("--robots", "parallel robots of a simulator", positive)
 SEED = option("--seed", "random seed", whole)
-THREADS = option("--threads", "simulator threads (default: all cores; Gym trainings: 1)", positive)
+THREADS = option(
+    "--threads", "simulator threads (default: all cores, or the task's number)", positive
+)
 EPISODES = option("--episodes", "episodes per terrain, skill and level", positive)
 STEPS = option("--steps", "optimiser steps", positive)
 BATCH_SIZE = option("--batch-size", "windows per optimiser step, over all processes", positive)

@@ -27,14 +27,17 @@ END_EFFECTORS = ("rradius", "lradius", "rfoot", "lfoot")
 APPENDAGES = (*END_EFFECTORS, "head")
 
 
+def load_mocapact(module: str) -> Any:
+    """A module of the extra `mocapact`: of dm_control or h5py.
+
+    ValueError, with the command to install it, if it is missing or of an unfit version.
+    """
+    return load_extra(module, "the humanoid", "mocapact")
+
+
 def quiet_loading() -> AbstractContextManager[object]:
     """Silences protobuf's deprecation warnings in dm_control's clip loader."""
     return warnings.catch_warnings(action="ignore", category=DeprecationWarning)
-
-
-def load_mocapact(module: str) -> Any:
-    """A module of the extra `mocapact`, of dm_control or h5py; raises as `load_extra`."""
-    return load_extra(module, "the humanoid", "mocapact")
 
 
 def make_arena() -> Any:

@@ -19,7 +19,8 @@ from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.presets.experiments import chosen_claim, experiment_preset, preset
+from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiments import experiment_preset, preset
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import result_rows
 from gaitforge.plugins.mocapact.evaluation import HumanoidEvaluation

@@ -6,7 +6,8 @@ import pytest
 
 from gaitforge.common.extensions import extension_names
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.pipeline.presets.experiments import PRESETS, chosen_claim, preset
+from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiments import PRESETS, preset
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.plugins.papers.measurements import MeasurementPlan
 from gaitforge.plugins.papers.reinforcement import ReinforcementPlan

@@ -27,7 +27,8 @@ from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training import train
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import split_episodes
-from gaitforge.pipeline.presets.experiments import chosen_claim, experiment_preset
+from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiments import experiment_preset
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.flows.making import COLLECT, Counting, Interrupting, Stop, run_experiment
 from tests.learners import making

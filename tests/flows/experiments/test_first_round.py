@@ -15,7 +15,7 @@ from gaitforge.flows.experiments.runs import note_rounds, round_on_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged_evaluation import driven_by
-from gaitforge.pipeline.presets.experiments import chosen_claim
+from gaitforge.pipeline.presets.choices import chosen_claim
 from tests.flows.experiments.still import STILL
 from tests.flows.experiments.test_rounds import BASE, PLAN
 

@@ -28,9 +28,9 @@ from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.training.objectives import OBJECTIVES
+from gaitforge.pipeline.presets.choices import chosen_claim
 from gaitforge.pipeline.presets.experiments import (
     PRESETS,
-    chosen_claim,
     collecting_preset,
     experiment_preset,
     preset,

@@ -13,7 +13,7 @@ from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.train import SelectPlan
-from gaitforge.pipeline.presets.experiments import chosen_claim
+from gaitforge.pipeline.presets.choices import chosen_claim
 from tests.flows.making import COLLECT, GRID, TRAINING, Counting, run_experiment
 from tests.flows.processes import part_in_work, soon
 

@@ -493,6 +493,21 @@ def test_a_packages_expert_is_read_from_its_folder(
     assert (row["robot"], row["expert"], row["expert_hash"]) == ("go1", "still", "0123")
 
 
+def test_a_broken_package_spoils_no_expert_of_another_kind(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install(
+        "spoilt", "expert_format", "amble", "spoilt_format:FORMAT", "raise KeyError('no\\nleg')"
+    )
+    install("ours", "expert_format", "still", "ours_still:FORMAT", EXPERT_FORMAT)
+    (tmp_path / "still.json").write_text(json.dumps({"robot": "go1", "weights": "0123"}))
+    cells = ["--terrain", "flat", "--skill", "stand", "--level", "0", "--episodes", "1"]
+    done = run("evaluate", tmp_path, *cells, "--set", "robots=1", "--json")
+    assert done.code == 0, done.err
+    [warning] = [line for line in done.err.splitlines() if line.startswith("warning")]
+    assert "expert_format 'amble' of the package spoilt cannot be loaded: KeyError" in warning
+
+
 def test_a_package_brings_a_kind_of_plan_and_its_preset(
     install: Install, run: Run, tmp_path: Path
 ) -> None:
@@ -521,6 +536,17 @@ def test_a_kind_whose_entry_point_names_no_plan_is_refused(
     install("counters", "plan_kind", "spoilt", "counted:OTHER", COUNTED)
     (tmp_path / "plan.json").write_text('{"kind": "spoilt", "plan": {}}')
     assert_refused(run("run", tmp_path), "counted:page is no StagedPlan whose kind is 'spoilt'")
+
+
+def test_a_plan_of_a_kind_that_no_package_brings_is_refused_by_its_name(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"kind": "endurance", "plan": {}}')
+    reason = "a plan of the kind 'endurance', which no installed package brings"
+    assert_refused(run("run", tmp_path), reason, "allowed: experiment")
+    assert_refused(run("run", file, "--out", tmp_path / "out"), reason)
+    assert not (tmp_path / "out").exists()
 
 
 def test_compare_takes_a_packages_preset_as_a_suite(

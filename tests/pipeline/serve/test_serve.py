@@ -24,6 +24,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import read_active, records_folder
 from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.stages.collect import collect
+from gaitforge.pipeline.cli import deployments
 from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.cli.main import build_parser, main
 from gaitforge.pipeline.cli.parsing.entries import added_commands
@@ -68,6 +69,27 @@ def test_every_command_with_work_is_a_deployment_and_says_each_of_its_parameters
     for each in FLOWS.values():
         for name, field in each.parameters.properties.items():
             assert field["description"], (each.name, name)
+
+
+@pytest.mark.parametrize("name", ["collect", "train", "evaluate", "run"])
+def test_a_flow_that_is_written_out_has_the_form_of_its_command(name: str) -> None:
+    written = FLOWS[name]
+    assert written is getattr(deployments, name)
+    made = deployments.flow_of(name)
+    assert written.parameters == made.parameters
+    assert written.description == made.description
+
+
+def test_prefect_finds_each_flow_by_its_module_and_name() -> None:
+    for each in FLOWS.values():
+        assert getattr(deployments, each.fn.__name__) is each
+    with pytest.raises(AttributeError, match="no flow frobnicate; there are"):
+        deployments.frobnicate  # noqa: B018
+
+
+def test_what_keeps_all_cores_busy_runs_alone() -> None:
+    assert {"collect", "run", "pipeline", "demo"} <= deployments.ALONE <= FLOWS.keys()
+    assert {"train", "evaluate", "card"}.isdisjoint(deployments.ALONE)
 
 
 def command_parser(name: str) -> Any:
