@@ -134,8 +134,8 @@ def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
 def render(
     template: str,
     filters: Mapping[str, Callable[..., object]] | None = None,
-    /,
     package: str = "",
+    /,
     **shown: object,
 ) -> str:
     """A template as text; HTML escapes its values, and a missing one is an error.

@@ -190,7 +190,8 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     }
     return render(
         "explorer.html",
-        package="gaitforge.plugins.player",
+        None,
+        "gaitforge.plugins.player",
         catalog=catalog,
         blocks={
             **{f"column-{k}": _packed(column.codes) for k, column in enumerate(columns)},
