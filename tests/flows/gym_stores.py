@@ -9,9 +9,10 @@ from gaitforge.datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.plugins.gym.environments.tasks import GymTask, find_task
 
 RETURNS = {"random": -5.0, "expert": 300.0}
+NAMES = {"HalfCheetah-v5": "halfcheetah", "Hopper-v5": "hopper", "Walker2d-v5": "walker2d"}
+"""An environment's id -> D4RL's name."""
 QUALITIES = ("medium", "medium-replay", "expert")
 ACT_DIM = 3
 
@@ -36,27 +37,28 @@ def make_gym_store(
     references: bool = True,
 ) -> Path:
     """A part per quality; the last episode of medium-replay is cut off, the others terminated."""
-    task = find_task(env)
-    obs_dim = max(stop for _, stop in D4RL_TASKS[task.name].obs_slices.values())
-    attributes = {"task": task.name, "format": "gymnasium"}
+    name = NAMES[env]
+    task = D4RL_TASKS[name]
+    obs_dim = max(stop for _, stop in task.obs_slices.values())
+    attributes = {"task": name, "format": "gymnasium"}
     schema = Schema(
         fields=(
-            Field("obs", (obs_dim,), slices=dict(D4RL_TASKS[task.name].obs_slices)),
+            Field("obs", (obs_dim,), slices=dict(task.obs_slices)),
             Field("action", (ACT_DIM,)),
             Field("reward"),
         ),
-        control_dt_s=task.facts.control_dt_s,
-        robot=task.name,
+        control_dt_s=task.control_dt_s,
+        robot=name,
         attributes=attributes | ({"reference_returns": RETURNS} if references else {}),
         group_by=TASK_AND_QUALITY,
     )
     store = create_store(path, schema)
     for number, quality in enumerate(qualities):
-        _write_part(store, task, quality, number, episodes)
+        _write_part(store, name, quality, number, episodes)
     return path
 
 
-def _write_part(store: Store, task: GymTask, quality: str, number: int, episodes: int) -> None:
+def _write_part(store: Store, name: str, quality: str, number: int, episodes: int) -> None:
     rng = np.random.default_rng(number)
     lengths = rng.integers(5, 20, episodes)
     steps = int(lengths.sum())
@@ -72,9 +74,9 @@ def _write_part(store: Store, task: GymTask, quality: str, number: int, episodes
         lengths,
         f"{number:07x}",
         TASK_AND_QUALITY,
-        task=task.name,
+        task=name,
         quality=quality,
-        robot=task.name,
+        robot=name,
         simulator="mujoco",
         expert=quality,
         success=~terminated,

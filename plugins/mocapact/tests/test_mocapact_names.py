@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
@@ -17,6 +17,8 @@ from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.mocapact.format.mocapact_schema import MocapactSnippet, clip_name, clip_of
 from gaitforge.plugins.mocapact.tests.format_cases import rollout_store
 from gaitforge.plugins.mocapact.tests.mocapact_files import SMALL_WIDTHS, make_rollouts, write_file
+from tests.collectors.test_names_in_files import NAMES as FILE_NAMES
+from tests.collectors.test_names_in_files import assert_nothing_outside
 from tests.datasets.formats.format_stores import random_episodes
 from tests.datasets.making import part_input, small_schema
 
@@ -139,3 +141,20 @@ def test_episodes_in_another_order_are_compared(notes: bool, tmp_path: Path) -> 
     mixed.write_part("p", steps, rows, arrays)
     export_selection("mocapact", mixed.select(), tmp_path / "out", {"notes": notes})
     assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+def clip_of_a_store(folder: Path, name: str) -> None:
+    """The clips of a store, which become files, and of such a file, which become columns."""
+    store = rollout_store(folder / "store", random_episodes(3))
+    store.select().annotate({"clip": name})
+    export_selection("mocapact", store.select(), folder / "source", {"notes": False})
+    import_source("mocapact", folder / "source", folder / "again")
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(name=FILE_NAMES)
+def test_no_name_of_a_clip_writes_outside(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    assert_nothing_outside(clip_of_a_store, tmp_path_factory, name)

@@ -13,10 +13,13 @@ from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.d4rl_tasks import TASKS, normalised_return
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
 from gaitforge.plugins.papers.fcnet.fcnet_schema import OBS_SLICES, STATE
 from gaitforge.plugins.papers.tests.format_cases import legged_store
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.making import part_input
+from tests.flows.making import COLLECT
 
 LENGTHS = (6, 1, 6, 3)
 
@@ -245,3 +248,9 @@ def test_an_episode_beyond_memory_is_refused(
     monkeypatch.setattr(sources, "EPISODE_BYTES", 20 * 24)
     with pytest.raises(DatasetError, match=r"meta: episode 0 of 6 steps takes"):
         import_source("fcnet", tmp_path / "maps", tmp_path / "store")
+
+
+def test_maps_hold_the_clean_actions_unless_asked(tmp_path: Path) -> None:
+    collect(COLLECT, tmp_path / "legged.zarr", Silent())
+    maps = export_selection("fcnet", open_store(tmp_path / "legged.zarr").select(), tmp_path / "m")
+    assert any(line.startswith("actions: clean") for line in maps.carried.notes)
