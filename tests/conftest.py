@@ -1,6 +1,9 @@
-"""Files of tests whose subject uses plug-ins that may not be here are left out without them."""
+"""What all tests share, and which files are left out without the plug-ins that they are about."""
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 PLUGINS = Path(__file__).resolve().parents[1] / "plugins"
 ALL = (
@@ -21,3 +24,12 @@ collect_ignore = [
     for file, plugins in NEEDS.items()
     if any(not (PLUGINS / plugin / "__init__.py").is_file() for plugin in plugins)
 ]
+
+
+@pytest.fixture
+def rows_format() -> Iterator[str]:
+    """The name of a format of the tests, which is known as if a package had brought it."""
+    from tests.datasets.formats.rows_format import NAME, registered
+
+    with registered():
+        yield NAME

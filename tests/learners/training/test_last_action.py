@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.formats import format_names
 from gaitforge.datasets.formats.d4rl_tasks import TASKS
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.learners.checkpoint import load_policy, policy_card
@@ -24,6 +25,10 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import held_out_error, train
 from tests.learners.control.exporting import FACTS
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, Seen, make_policy
+
+pytestmark = pytest.mark.skipif(
+    "d4rl" not in format_names(), reason="D4RL's files are read by a plug-in"
+)
 
 KINDS = ("fcnet", "dt")
 SIZES: dict[str, dict[str, Any]] = {

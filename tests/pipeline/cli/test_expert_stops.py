@@ -55,7 +55,7 @@ def endless(out: Path, settings: list[str]) -> list[str]:
 
 
 def assert_survives_stops(words: list[str], folder: Path, run: Run) -> None:
-    """A training that signals stop at random moments resumes in its folder without gap or repeat."""
+    """A training that signals stop at random moments resumes without gap or repeat."""
     moments = random.Random(folder.name)
     for number, exit_code in STOPS:
         resumed_from = checkpoint(folder)["steps"]
