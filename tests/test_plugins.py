@@ -120,7 +120,8 @@ def test_the_cores_tests_need_no_plug_in(tmp_path: Path) -> None:
     copy = without(PLUGINS, tmp_path / "copy")
     for name in TESTED:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "conftest.py", copy)
+    for name in ("conftest.py", "prefect.yaml", "Containerfile"):
+        shutil.copy(ROOT / name, copy)
     done = python(copy, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "tests")
     assert done.returncode == 0, done.stdout[-3000:]
 
