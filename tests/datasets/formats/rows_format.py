@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaitforge.common.files import join_inside
-from gaitforge.datasets import Field, Schema
+from gaitforge.datasets import DatasetError, Field, Schema
 from gaitforge.datasets.formats import FORMATS, FormatEntry
 from gaitforge.datasets.formats.protocol import (
     Advance,
@@ -71,7 +71,10 @@ class RowsImporter(Importer):
         tree = read_json(schema_file, "folder of rows")
         episodes = join_inside(folder, EPISODES)
         with damage_named(schema_file):
-            self.schema = Schema.from_json(tree)
+            try:
+                self.schema = Schema.from_json(tree)
+            except DatasetError as error:
+                raise ValueError(error) from None
         if not episodes.is_file():
             refuse(episodes, "", "no such file")
         with open(episodes, "rb") as stream:
