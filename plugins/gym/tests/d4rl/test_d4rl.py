@@ -293,3 +293,11 @@ def test_an_episode_beyond_memory_may_be_cut_by_a_horizon(
         import_source("d4rl", path, tmp_path / "store")
     import_source("d4rl", path, tmp_path / "store", {"horizon": 20})
     assert open_store(tmp_path / "store").select().lengths.tolist() == [20, 20, 20]
+
+
+def test_a_file_whose_name_says_another_quality_is_not_imported_twice(tmp_path: Path) -> None:
+    source = write(tmp_path / "hopper_medium.hdf5", rows(20))
+    import_source("d4rl", source, tmp_path / "store")
+    renamed = source.rename(source.with_name("hopper_expert.hdf5"))
+    with pytest.raises(DatasetError, match=r"episode ids .* of the source are in store"):
+        import_source("d4rl", renamed, tmp_path / "store")
