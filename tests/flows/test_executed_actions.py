@@ -21,7 +21,7 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from tests.datasets.formats import rows_format
 from tests.datasets.formats.cases import CASES
 from tests.datasets.formats.rows_format import NAME
-from tests.datasets.making import small_store
+from tests.flows.gym_stores import make_gym_store
 from tests.pipeline.command_line import call
 
 GRID = CollectionGrid(
@@ -54,7 +54,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def edited(noisy: Store, tmp_path_factory: pytest.TempPathFactory) -> Selection:
     """A copy with episodes trimmed at both ends, and one dropped."""
     folder = tmp_path_factory.mktemp("edited")
-    copy = open_store(apply_edits(noisy, folder / "copy.zarr", lambda steps: None))
+    copy = open_store(apply_edits(noisy, tmp_path / "copy.zarr", lambda steps: None))
     copy.select().where("length > 60").trim(head=5, tail=40)
     one = copy.select()
     one.with_rows(one.rows[[3]]).drop()
@@ -200,21 +200,16 @@ def test_the_command_line_chooses_and_refuses(noisy: Store, tmp_path: Path, caps
 def test_stores_of_tasks_that_keep_executed_actions_give_them_on_request(
     tmp_path: Path, capsys: Any
 ) -> None:
-    store = small_store(tmp_path / "plain.zarr")
+    store = open_store(make_gym_store(tmp_path / "hopper.zarr", episodes=2))
     assert call("export", store.path, NAME, tmp_path / "out", "--actions", "executed") == 0
     assert "actions: executed" in capsys.readouterr().out
-    assert_given_as_they_are(store, tmp_path)
-
-
-def assert_given_as_they_are(store: Store, folder: Path) -> None:
-    """The store's actions are the executed ones, whichever are asked for."""
     plain = store.select()
     chosen = plain.with_actions("executed")
     assert chosen.hash == plain.hash
     assert chosen.schema == plain.schema
     np.testing.assert_array_equal(chosen.read("action"), plain.read("action"))
     sizes: dict[str, Any] = {"window_len": 4, "batch_size": 4}
-    copy = plain.materialise(folder / "copies")
+    copy = plain.materialise(tmp_path / "copies")
     for stream in (plain.windows(**sizes, actions="executed"), copy.windows(**sizes)):
         for one, other in zip(stream, plain.windows(**sizes), strict=True):
             assert one["action"].equal(other["action"])

@@ -21,7 +21,7 @@ ROWS = Case(
     plain_store,
     PLAIN_FIELDS,
     variants={
-        "without notes": Case(plain_store, PLAIN_FIELDS, ("length",), options={"notes": False}),
+        "without notes": Case(plain_store, PLAIN_FIELDS, ("length",), False, {"notes": False}),
     },
     spoil=rows_format.spoil,
     damages={

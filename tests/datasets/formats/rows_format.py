@@ -1,13 +1,13 @@
 """A format as another package would bring it: the plainest that the core's laws can be tried with.
 
 A folder with the schema as JSON, the catalog as Parquet, and the values of every field as they lie
-in memory. Without notes the catalog has the lengths alone.
+in memory. Without notes the catalog has the lengths alone, and the schema the attribute of an import.
 """
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -128,9 +128,12 @@ class RowsExporter(Exporter):
 
     def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         temporary.mkdir()
-        (temporary / SCHEMA).write_text(json.dumps(selection.schema.to_json()))
+        schema = selection.schema
         table = selection.episodes().drop_columns(["part", "start"])
-        table = table if self._options.notes else table.select(["length"])
+        if not self._options.notes:
+            schema = replace(schema, attributes={"format": NAME})
+            table = table.select(["length"])
+        (temporary / SCHEMA).write_text(json.dumps(schema.to_json()))
         pq.write_table(table, temporary / EPISODES, write_page_checksum=True)
         names = selection.schema.names()
         for block in blocks(selection):

@@ -14,9 +14,7 @@ from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
-from tests.flows.gym_stores import make_gym_store
-from tests.flows.test_executed_actions import GRID, assert_given_as_they_are
-from tests.pipeline.command_line import call
+from tests.flows.test_executed_actions import GRID
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +57,3 @@ def followed_by(
             same &= bool((after.observation.policy[0] == arrays["next_observations"][row]).all())
         first += len(episode.action)
         yield same
-
-
-def test_a_task_that_keeps_executed_actions_gives_them_on_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = open_store(make_gym_store(tmp_path / "hopper.zarr", episodes=2))
-    out = tmp_path / "out.hdf5"
-    assert call("export", store.path, "d4rl", out, "--actions", "executed") == 0
-    assert "actions: executed" in capsys.readouterr().out
-    assert_given_as_they_are(store, tmp_path)
