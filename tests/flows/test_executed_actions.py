@@ -54,7 +54,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def edited(noisy: Store, tmp_path_factory: pytest.TempPathFactory) -> Selection:
     """A copy with episodes trimmed at both ends, and one dropped."""
     folder = tmp_path_factory.mktemp("edited")
-    copy = open_store(apply_edits(noisy, tmp_path / "copy.zarr", lambda steps: None))
+    copy = open_store(apply_edits(noisy, folder / "copy.zarr", lambda steps: None))
     copy.select().where("length > 60").trim(head=5, tail=40)
     one = copy.select()
     one.with_rows(one.rows[[3]]).drop()

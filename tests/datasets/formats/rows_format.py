@@ -1,7 +1,7 @@
 """A format as another package would bring it: the plainest that the core's laws can be tried with.
 
-A folder with the schema as JSON, the catalog as Parquet, and the values of every field as they lie
-in memory. Without notes the catalog has the lengths alone, and the schema the attribute of an import.
+A folder with the schema as JSON, the catalog as Parquet, and every field as it lies in memory.
+Without notes the catalog has the lengths alone, and the schema the attribute of an import.
 """
 
 import json
