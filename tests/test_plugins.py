@@ -1,5 +1,6 @@
 """A plug-in's folder and its entry points are all of it: the product works without them."""
 
+import ast
 import json
 import os
 import re
@@ -13,6 +14,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/__init__.py"))
+FOLDERS = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
+TESTED = ("tests", "benchmarks", "examples", "deploy", "docs")
+"""What the tests look at beside the product."""
+IGNORED = shutil.ignore_patterns("__pycache__", "node_modules")
 TABLE = re.compile(r'^\[project\.entry-points\."gaitforge\.(\w+)"\]\n((?:.+\n)+)', re.M)
 METADATA = "from setuptools import build_meta as b; b.prepare_metadata_for_build_wheel('.')"
 """Writes what an installation would tell of the folder: its entry points."""
@@ -29,11 +34,8 @@ def entry_points(plugin: str) -> dict[str, list[str]]:
 
 def without(plugins: Sequence[str], copy: Path) -> Path:
     """A copy of the product without some plug-ins, as their removal leaves it."""
-    folders = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
-    for name in folders:
-        shutil.copytree(
-            ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules")
-        )
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
     shutil.copytree(ROOT / "gaitforge", copy / "gaitforge", symlinks=True)
     for plugin in plugins:
         shutil.rmtree(copy / "plugins" / plugin)
@@ -121,3 +123,24 @@ def test_the_core_alone_collects_trains_evaluates_and_exports(tmp_path: Path) ->
         done = gaitforge(copy, *words)
         assert done.returncode == 0, done.stderr
     assert "Findings" not in (copy / "s.zarr.card/card.md").read_text(), "nothing examines data"
+
+
+@pytest.mark.long
+def test_the_cores_tests_need_no_plug_in(tmp_path: Path) -> None:
+    """They are found without an error; those of what is not here are left out."""
+    copy = without(PLUGINS, tmp_path / "copy")
+    for name in TESTED:
+        shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
+    for name in ("conftest.py", "prefect.yaml", "Containerfile"):
+        shutil.copy(ROOT / name, copy)
+    done = python(copy, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "tests")
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_no_test_of_the_core_imports_a_plug_in() -> None:
+    """By name; `tests/datasets/formats/cases.py` and the like take what is there."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.startswith("gaitforge.plugins") for name in names), path

@@ -130,7 +130,7 @@ class Materialised:
         )
 
     def ending(self) -> np.ndarray:
-        """(E,) how episodes ended; see `episode_values`."""
+        """(E,) how episodes ended; see `gaitforge.datasets.schema`."""
         return self._load("ending")
 
     def final_obs(self) -> np.ndarray | None:

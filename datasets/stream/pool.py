@@ -258,7 +258,7 @@ class StepSource(Protocol):
         ...
 
     def ending(self) -> np.ndarray:
-        """(E,) how episodes ended; see `episode_values`."""
+        """(E,) how episodes ended; see `gaitforge.datasets.schema`."""
         ...
 
     def final_obs(self) -> np.ndarray | None:

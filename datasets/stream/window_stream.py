@@ -155,8 +155,8 @@ class WindowStream:
     A batch holds each field as (B, K, *shape), `mask` (B, K) bool, `episode` (B,) int64 row of
     `selection.episodes()`, `offset` (B,) int64 first step of the window within the episode,
     with `return_to_go` also `return_to_go` (B, K) float32 and `ending` (B,) uint8 (see
-    `episode_values`), with `last_action` the previous step's action (B, K, *shape), and with
-    `transitions` what follows each step. float16 fields are returned as float32. Windows tile
+    `gaitforge.datasets.schema`), with `last_action` the previous step's action (B, K, *shape), and
+    with `transitions` what follows each step. float16 fields are returned as float32. Windows tile
     each episode; the first window is shortened by a random phase per episode and epoch.
 
     K is `prefix_len + window_len`: a row begins `prefix_len` steps before its window, or at the

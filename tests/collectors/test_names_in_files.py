@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,32 +19,19 @@ from gaitforge.collectors.robots.robot import ASSETS, load_robot, stored_robot
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.datasets.catalog.edit_log import Edit
 from gaitforge.datasets.edits.assemble import merge_stores
-from gaitforge.datasets.formats.transfer.exporting import export_selection
-from gaitforge.datasets.formats.transfer.importing import import_source
-from tests.datasets.formats.format_stores import CASES, random_episodes
 from tests.datasets.making import small_store
 
-h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
 
-EPISODES = random_episodes(3)
-
-
-def _changed_json(path: Path, change: Callable[[Any], object]) -> None:
+def changed_json(path: Path, change: Callable[[Any], object]) -> None:
     tree = json.loads(path.read_text())
     change(tree)
     path.write_text(json.dumps(tree))
 
 
-def _exported(name: str, folder: Path, notes: bool = False) -> Path:
-    store = CASES[name].make(folder / "store", EPISODES)
-    export_selection(name, store.select(), folder / "source", {"notes": notes})
-    return folder / "source"
-
-
 def robot_card(folder: Path, name: str) -> None:
     """A robot's MJCF."""
     shutil.copytree(ASSETS / "aliengo", folder / "robot")
-    _changed_json(folder / "robot/robot.json", lambda card: card.update(name="mine", mjcf=name))
+    changed_json(folder / "robot/robot.json", lambda card: card.update(name="mine", mjcf=name))
     load_robot(str(folder / "robot"))
 
 
@@ -54,51 +40,6 @@ def robot_in_a_store(folder: Path, name: str) -> None:
     card = json.loads((ASSETS / "aliengo/robot.json").read_text()) | {"mjcf": name}
     mjcf = (ASSETS / "aliengo/aliengo.xml").read_text()
     stored_robot({"robots": {name: {"card": card, "mjcf": mjcf}}}, name)
-
-
-def lerobot_template(folder: Path, name: str) -> None:
-    """LeRobot's templates of files, its splits and features."""
-    source = _exported("lerobot", folder)
-
-    def change(info: dict[str, Any]) -> None:
-        info["data_path"] = name + "{chunk_index}{file_index}"
-        info["video_path"] = name
-
-    _changed_json(source / "meta/info.json", change)
-    import_source("lerobot", source, folder / "again")
-
-
-def lerobot_split(folder: Path, name: str) -> None:
-    """The names of LeRobot's splits, which become files of selections."""
-    source = _exported("lerobot", folder)
-    splits = {name: "0:1", "other": "1:2"}
-    _changed_json(source / "meta/info.json", lambda info: info.update(splits=splits))
-    import_source("lerobot", source, folder / "again")
-
-
-def robomimic_mask(folder: Path, name: str) -> None:
-    """The names of robomimic's filter keys, which become files of selections."""
-    source = _exported("robomimic", folder)
-    with h5py.File(source, "a") as file, suppress(OSError):  # HDF5 has no such name
-        file[f"mask/{name}"] = np.array(["demo_0"], "S")
-    import_source("robomimic", source, folder / "again")
-
-
-def minari_id(folder: Path, name: str) -> None:
-    """The id of a Minari dataset, and of its environment."""
-    source = _exported("minari", folder)
-    path = next(source.rglob("metadata.json"))
-    _changed_json(path, lambda tree: tree.update(dataset_id=name, env_spec=name))
-    import_source("minari", source, folder / "again")
-    export_selection("minari", open_store(folder / "again").select(), folder / "out")
-
-
-def mocapact_clip(folder: Path, name: str) -> None:
-    """The clips of a store, which become files, and of such a file, which become columns."""
-    store = CASES["mocapact"].make(folder / "store", EPISODES)
-    store.select().annotate({"clip": name})
-    export_selection("mocapact", store.select(), folder / "source", {"notes": False})
-    import_source("mocapact", folder / "source", folder / "again")
 
 
 def tag(folder: Path, name: str) -> None:
@@ -143,11 +84,6 @@ def selection_file(folder: Path, name: str) -> None:
 KINDS = (
     robot_card,
     robot_in_a_store,
-    lerobot_template,
-    lerobot_split,
-    robomimic_mask,
-    minari_id,
-    mocapact_clip,
     tag,
     annotation,
     field_folder,
@@ -180,6 +116,13 @@ def _files(folder: Path, own: Path) -> dict[Path, bytes]:
 def test_nothing_is_written_outside(
     use: Callable[[Path, str], None], tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
+    assert_nothing_outside(use, tmp_path_factory, name)
+
+
+def assert_nothing_outside(
+    use: Callable[[Path, str], None], tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    """What uses a name that a file has, in a folder of its own, changes no file outside it."""
     folder = tmp_path_factory.mktemp("names")
     own = folder / "a/b/c/own"
     own.mkdir(parents=True)

@@ -8,10 +8,12 @@ from gaitforge.datasets import Field, Schema, Store, create_store
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS as D4RL_TASKS
-from gaitforge.plugins.gym.environments.tasks import GymTask, find_task
 
 RETURNS = {"random": -5.0, "expert": 300.0}
+NAMES = {"HalfCheetah-v5": "halfcheetah", "Hopper-v5": "hopper", "Walker2d-v5": "walker2d"}
+"""An environment's id -> D4RL's name."""
+JOINTS = {"halfcheetah": 6, "hopper": 3, "walker2d": 6}
+CONTROL_DT_S = {"halfcheetah": 0.05, "hopper": 0.008, "walker2d": 0.008}
 QUALITIES = ("medium", "medium-replay", "expert")
 ACT_DIM = 3
 
@@ -28,6 +30,13 @@ TINY = TrainConfig(
 """A training of such a store that takes a moment."""
 
 
+def planar_slices(joints: int) -> dict[str, tuple[int, int]]:
+    """The observation of a robot in a plane with this many joints, as Gymnasium has it."""
+    ends = (2, 2 + joints, 5 + joints, 5 + 2 * joints)
+    names = ("root_pos", "joint_pos", "root_vel", "joint_vel")
+    return dict(zip(names, zip((0, *ends), ends, strict=False), strict=True))
+
+
 def make_gym_store(
     path: Path,
     env: str = "Hopper-v5",
@@ -36,27 +45,28 @@ def make_gym_store(
     references: bool = True,
 ) -> Path:
     """A part per quality; the last episode of medium-replay is cut off, the others terminated."""
-    task = find_task(env)
-    obs_dim = max(stop for _, stop in D4RL_TASKS[task.name].obs_slices.values())
-    attributes = {"task": task.name, "format": "gymnasium"}
+    name = NAMES[env]
+    slices = planar_slices(JOINTS[name])
+    obs_dim = max(stop for _, stop in slices.values())
+    attributes = {"task": name, "format": "gymnasium"}
     schema = Schema(
         fields=(
-            Field("obs", (obs_dim,), slices=dict(D4RL_TASKS[task.name].obs_slices)),
+            Field("obs", (obs_dim,), slices=slices),
             Field("action", (ACT_DIM,)),
             Field("reward"),
         ),
-        control_dt_s=task.facts.control_dt_s,
-        robot=task.name,
+        control_dt_s=CONTROL_DT_S[name],
+        robot=name,
         attributes=attributes | ({"reference_returns": RETURNS} if references else {}),
         group_by=TASK_AND_QUALITY,
     )
     store = create_store(path, schema)
     for number, quality in enumerate(qualities):
-        _write_part(store, task, quality, number, episodes)
+        _write_part(store, name, quality, number, episodes)
     return path
 
 
-def _write_part(store: Store, task: GymTask, quality: str, number: int, episodes: int) -> None:
+def _write_part(store: Store, name: str, quality: str, number: int, episodes: int) -> None:
     rng = np.random.default_rng(number)
     lengths = rng.integers(5, 20, episodes)
     steps = int(lengths.sum())
@@ -72,9 +82,9 @@ def _write_part(store: Store, task: GymTask, quality: str, number: int, episodes
         lengths,
         f"{number:07x}",
         TASK_AND_QUALITY,
-        task=task.name,
+        task=name,
         quality=quality,
-        robot=task.name,
+        robot=name,
         simulator="mujoco",
         expert=quality,
         success=~terminated,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gaitforge.datasets import DatasetError, Schema, open_store
@@ -81,22 +80,3 @@ def test_a_legged_plan_tells_the_ids_that_its_parts_have(tmp_path: Path) -> None
     for part, ids in told.items():
         specs = plan.grid.part_specs(part)
         assert [spec.index for spec in specs] == list(ids)
-
-
-def test_snippets_whose_names_begin_alike_have_ids_of_their_own(humanoid_reference: Path) -> None:
-    pytest.importorskip("dm_control")
-    from gaitforge.plugins.mocapact.humanoid.snippet_grid import MOST_EPISODES, SnippetGrid
-    from gaitforge.plugins.mocapact.task import HumanoidPlan
-
-    names = ("step_00-5-25", "squat_00-0-20")
-    every = {}
-    for seed in range(3):
-        grid = SnippetGrid(names, start_rollouts=1, random_rollouts=2, seed=seed)
-        every |= HumanoidPlan(grid, str(humanoid_reference)).episode_ids()
-    assert len(every) == 6
-    firsts = np.array([ids.start for ids in every.values()])
-    assert [f"{first >> 32:06x}" for first in firsts] == [name[:6] for name in every]
-    assert (firsts % MOST_EPISODES == 0).all()
-    assert len({int(first) % 2**32 for first in firsts}) == 6
-    with pytest.raises(ValueError, match=r"at most 4,096 together"):
-        SnippetGrid(names, start_rollouts=MOST_EPISODES, random_rollouts=1)

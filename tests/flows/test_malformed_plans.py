@@ -19,11 +19,9 @@ from gaitforge.flows.stages.dataset_plan import read_dataset_plan
 from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.presets.experiments import experiment_preset
-from gaitforge.plugins.gym.task import GymPlan
 
 PLANS = {
     LeggedPlan: LeggedPlan(),
-    GymPlan: GymPlan("Hopper-v5"),
     TrainPlan: TrainPlan(),
     Claim: Claim("compare", experiment_preset("compare"), ("x.zarr",)),
 }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gaitforge.common.extensions import extension_names
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.selection import Unit
 from gaitforge.learners.models.registry import PRESETS, build_network, preset
@@ -35,6 +36,8 @@ KINDS = tuple(dict.fromkeys(entry.kind for entry in PRESETS.values()))
 CONTEXT = 6
 RETURN_KINDS = ("dt", "dt-retnet")
 """Kinds that need return tokens."""
+OF_VALUES = [name for name in ("td3-bc", "iql") if name in extension_names("objective")]
+"""Objectives of plug-ins that are here, which learn values."""
 _ATTENTION: dict[str, Any] = {"hidden_dim": 16, "n_heads": 2, "n_layers": 2}
 KIND_SETTINGS: dict[str, dict[str, Any]] = {
     "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3},

@@ -1,6 +1,7 @@
 """The command line in this process: its outcome, and what wrong input must look like."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,20 @@ from gaitforge.pipeline.cli.main import main
 SMALL_MODEL = '{"hidden_dim":16,"decoder_dim":8,"n_layers":1,"n_modes":2,"context_len":8}'
 TINY_GRID = ["--set", "grid.parts=1", "--set", "grid.episodes_per_part=4", "--level", "2"]
 TINY_GRID += ["--terrain", "flat", "--skill", "stand,run", "--threads", "1", "--robots", "4"]
+
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+
+
+def tried(lines: str, table: str) -> list[str]:
+    """The lines of a table, with those of the plug-ins that are here.
+
+    A plug-in has them in `tests/command_lines.py`, under the table's name.
+    """
+    texts = [lines]
+    for file in sorted(PLUGINS.glob("*/tests/command_lines.py")):
+        module = import_module(f"gaitforge.plugins.{file.parents[1].name}.tests.command_lines")
+        texts.append(getattr(module, table, ""))
+    return [line for text in texts for line in text.splitlines() if line]
 
 
 class Outcome(NamedTuple):

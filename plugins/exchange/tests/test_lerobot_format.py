@@ -9,8 +9,9 @@ from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.exchange.lerobot.lerobot_schema import episode_stats
+from gaitforge.plugins.exchange.tests.format_cases import lerobot_store
 from gaitforge.plugins.exchange.tests.lerobot_files import DATA, EPISODES, read, tree
-from tests.datasets.formats.format_stores import lerobot_store, random_episodes
+from tests.datasets.formats.format_stores import random_episodes
 from tests.datasets.making import small_store
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}

@@ -21,13 +21,14 @@ from gaitforge.datasets import (
 from gaitforge.datasets.edits.split import cut_episodes
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.plugins.exchange.tests.format_cases import robomimic_store
 from gaitforge.plugins.exchange.tests.robomimic_files import (
     isaac_lab_episode,
     robomimic_demo,
     write_isaac_lab,
     write_robomimic,
 )
-from tests.datasets.formats.format_stores import ENDINGS, robomimic_store
+from tests.datasets.formats.format_stores import ENDINGS
 
 h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
 

@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
 from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS, normalised_return
 from gaitforge.plugins.gym.fcnet.fcnet_schema import OBS_SLICES, STATE
-from tests.datasets.formats.format_stores import legged_store, plain_store, random_episodes
+from gaitforge.plugins.gym.tests.fcnet_cases import legged_store
+from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.making import part_input
+from tests.flows.making import COLLECT
 
 LENGTHS = (6, 1, 6, 3)
 
@@ -220,3 +225,32 @@ def test_maps_of_no_known_task_and_options_for_others_are_refused(tmp_path: Path
     write_maps(tmp_path / "legged")
     with pytest.raises(DatasetError, match="options task and quality are for maps of D4RL's tasks"):
         import_source("fcnet", tmp_path / "legged", tmp_path / "other", {"task": "hopper"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"horizon": -5}, "horizon must be a number of steps, .* not -5"),
+        ({"robot": ""}, "robot needs a name"),
+    ],
+)
+def test_options_out_of_their_range_are_refused(
+    options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DatasetError, match=f"option {message}"):
+        import_source("fcnet", tmp_path / "whatever", tmp_path / "store", options)
+
+
+def test_an_episode_beyond_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_maps(tmp_path / "maps")
+    monkeypatch.setattr(sources, "EPISODE_BYTES", 20 * 24)
+    with pytest.raises(DatasetError, match=r"meta: episode 0 of 6 steps takes"):
+        import_source("fcnet", tmp_path / "maps", tmp_path / "store")
+
+
+def test_maps_hold_the_clean_actions_unless_asked(tmp_path: Path) -> None:
+    collect(COLLECT, tmp_path / "legged.zarr", Silent())
+    maps = export_selection("fcnet", open_store(tmp_path / "legged.zarr").select(), tmp_path / "m")
+    assert any(line.startswith("actions: clean") for line in maps.carried.notes)

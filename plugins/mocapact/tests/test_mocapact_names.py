@@ -8,15 +8,18 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.mocapact.format.mocapact_schema import MocapactSnippet, clip_name, clip_of
+from gaitforge.plugins.mocapact.tests.format_cases import rollout_store
 from gaitforge.plugins.mocapact.tests.mocapact_files import SMALL_WIDTHS, make_rollouts, write_file
-from tests.datasets.formats.format_stores import rollout_store
+from tests.collectors.test_names_in_files import NAMES as FILE_NAMES
+from tests.collectors.test_names_in_files import assert_nothing_outside
+from tests.datasets.formats.format_stores import random_episodes
 from tests.datasets.making import part_input, small_schema
 
 NAMES = ("größe", "a/b", "a_b", "a%2Fb", "..", "", ".hidden", "two\nlines", "%", "a-1-2")
@@ -124,3 +127,34 @@ def test_files_without_a_snippet_are_named_as_left(tmp_path: Path) -> None:
     report = import_source("mocapact", source, tmp_path / "store")
     assert report.episodes == 2
     assert "CMU_002.hdf5: has no group <clip>-<start>-<end>" in report.carried.left
+
+
+@pytest.mark.parametrize("notes", [True, False])
+def test_episodes_in_another_order_are_compared(notes: bool, tmp_path: Path) -> None:
+    store = rollout_store(tmp_path / "store", random_episodes(12))
+    rows = store.select().episodes().drop_columns(["part", "start"])
+    clips = [f"CMU_{number % 3:03d}" for number in range(12)]
+    rows = rows.set_column(rows.column_names.index("clip"), "clip", [clips])
+    mixed = Store.create(tmp_path / "mixed", store.schema)
+    arrays = {each: store.select().read(each) for each in store.schema.names()}
+    steps = {each: arrays.pop(each) for each in store.schema.names("step")}
+    mixed.write_part("p", steps, rows, arrays)
+    export_selection("mocapact", mixed.select(), tmp_path / "out", {"notes": notes})
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+def clip_of_a_store(folder: Path, name: str) -> None:
+    """The clips of a store, which become files, and of such a file, which become columns."""
+    store = rollout_store(folder / "store", random_episodes(3))
+    store.select().annotate({"clip": name})
+    export_selection("mocapact", store.select(), folder / "source", {"notes": False})
+    import_source("mocapact", folder / "source", folder / "again")
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(name=FILE_NAMES)
+def test_no_name_of_a_clip_writes_outside(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    assert_nothing_outside(clip_of_a_store, tmp_path_factory, name)

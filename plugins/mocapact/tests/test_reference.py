@@ -177,3 +177,10 @@ def test_a_clip_that_unpacks_to_more_than_it_states_is_refused(
     for use in (clip_digest, read_clip):
         with pytest.raises(ValueError, match="a chunk holds more than the"):
             use(path, name)
+
+
+def test_clips_that_lie_elsewhere_are_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "clips.h5", "w") as file:
+        file["CMU_001"] = h5py.ExternalLink("other.h5", "/")
+    with pytest.raises(ValueError, match="CMU_001: is an external link"):
+        clip_lengths(tmp_path / "clips.h5")

@@ -1,7 +1,9 @@
 """Snippets cover their clips and survive being named."""
 
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from gaitforge.plugins.mocapact.humanoid.clips.snippets import (
     cut_clip,
     whole_clip,
 )
+from gaitforge.plugins.mocapact.humanoid.snippet_grid import MOST_EPISODES, SnippetGrid
+from gaitforge.plugins.mocapact.task import HumanoidPlan
 
 
 @given(st.integers(7, 900), st.integers(6, 200), st.data())
@@ -59,3 +63,18 @@ def test_other_names_are_refused_in_a_line(name: str) -> None:
 def test_impossible_cuts_are_refused(length: int, overlap: int) -> None:
     with pytest.raises(ValueError, match="0 <= overlap < length"):
         cut_clip("clip", 100, length, overlap)
+
+
+def test_snippets_whose_names_begin_alike_have_ids_of_their_own(humanoid_reference: Path) -> None:
+    names = ("step_00-5-25", "squat_00-0-20")
+    every = {}
+    for seed in range(3):
+        grid = SnippetGrid(names, start_rollouts=1, random_rollouts=2, seed=seed)
+        every |= HumanoidPlan(grid, str(humanoid_reference)).episode_ids()
+    assert len(every) == 6
+    firsts = np.array([ids.start for ids in every.values()])
+    assert [f"{first >> 32:06x}" for first in firsts] == [name[:6] for name in every]
+    assert (firsts % MOST_EPISODES == 0).all()
+    assert len({int(first) % 2**32 for first in firsts}) == 6
+    with pytest.raises(ValueError, match=r"at most 4,096 together"):
+        SnippetGrid(names, start_rollouts=MOST_EPISODES, random_rollouts=1)

@@ -14,6 +14,7 @@ from gaitforge.pipeline.report.experiment import stages_in
 from gaitforge.plugins.papers.robustness import RobustnessPlan
 from gaitforge.plugins.papers.robustness_page import NEVER, limit_rows, summary_rows
 from tests.flows.experiments.still import Still
+from tests.pipeline.canary import code_of
 
 GRID = EvaluationGrid(("flat",), ("stand", "run"), (2,), 2)
 POLICY = f"{Still.__module__}:{Still.__name__}"
@@ -70,3 +71,7 @@ def test_a_policy_that_never_succeeds_is_robust_until_nothing(tmp_path: Path) ->
 def test_what_cannot_be_evaluated_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RobustnessPlan(**{"policies": (POLICY,), **change})  # pyright: ignore
+
+
+def test_a_policys_class_on_the_command_line_is_trusted() -> None:
+    assert code_of(["run", "robustness", "my:Policy", "--out", "o"]) == {"my:Policy"}

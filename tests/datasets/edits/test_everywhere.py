@@ -26,6 +26,7 @@ from gaitforge.datasets.storage.s3 import push_store
 from gaitforge.pipeline.report.card import card_record
 from tests.datasets.edits.test_edits import same
 from tests.datasets.edits.test_fields import TWO, collected_obs, make_field
+from tests.datasets.formats import rows_format
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
 EPISODES = 24
@@ -155,9 +156,9 @@ def test_a_pushed_store_reads_the_same(edited: Store, url: str, tmp_path: Path) 
 
 
 def test_an_export_has_what_the_selection_reads(edited: Store, tmp_path: Path) -> None:
-    name = "lerobot"
-    export_selection(name, edited.select(), tmp_path / "out.hdf5")
-    import_source(name, tmp_path / "out.hdf5", tmp_path / "s")
+    with rows_format.registered():
+        export_selection(rows_format.NAME, edited.select(), tmp_path / "out")
+        import_source(rows_format.NAME, tmp_path / "out", tmp_path / "s")
     found = answers(open_store(tmp_path / "s").select())
     columns = {"length", "return", "terminated", "truncated", "note", "score", "two", "reward"}
     assert_same(found, answers(edited.select()), columns | {"obs", "action", "final_obs"})

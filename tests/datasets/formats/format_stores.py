@@ -1,19 +1,20 @@
 """Stores that each format can hold, and what of them has to come back."""
 
+import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from gaitforge.collectors.legged.data import legged_schema
-from gaitforge.collectors.legged.observations import POLICY_SLICES
-from gaitforge.collectors.robots.robot import load_robot
-from gaitforge.datasets import Field, Schema, Selection, Store
-from gaitforge.plugins.gym.fcnet.fcnet_schema import previous_actions
-from tests.datasets.making import part_input
+from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
+from tests.datasets.making import part_input, small_store
 
 ENDINGS = {
     "terminated": (True, False),
@@ -53,7 +54,7 @@ def _columns(episodes: Sequence[Episode], first: int, rewards: np.ndarray) -> di
 Values = dict[str, np.ndarray]
 
 
-def _store(
+def make_store(
     path: Path,
     schema: Schema,
     episodes: Sequence[Episode],
@@ -96,47 +97,16 @@ def plain_store(
         *further,
     )
     schema = Schema(fields, 0.02, "aliengo", {"kept": [1, "two"]})
-    return _store(path, schema, episodes, parts)
-
-
-def legged_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
-    """Our robots' schema, whose last action is the action of the step before."""
-
-    def with_last_action(values: Values, lengths: np.ndarray) -> Values:
-        obs = values["obs"]
-        obs[:, slice(*POLICY_SLICES["last_action"])] = previous_actions(values["action"], lengths)
-        return {"obs": obs}
-
-    schema = legged_schema(load_robot("aliengo"))
-    return _store(path, schema, episodes, parts, with_last_action)
-
-
-def rollout_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
-    """Rollouts of a clip a part, as a file of MoCapAct has them."""
-    final = (("obs", 5), ("further_obs", 3))
-    fields = (
-        Field("obs", (5,), slices={"joints_pos": (0, 3), "sensors_gyro": (3, 5)}),
-        Field("further_obs", (3,), slices={"appendages_pos": (0, 2), "time_in_clip": (2, 3)}),
-        *(Field(name, (2,)) for name in ("action", "mean_action")),
-        *(Field(name) for name in ("value", "advantage", "reward")),
-        *(Field(f"final_{name}", (width,), per="episode") for name, width in final),
-    )
-
-    def clips(number: int, count: int) -> dict[str, Any]:
-        fixed = {"skill": "walk", "clip": f"CMU_00{number}", "snippet_start": 0, "snippet_end": 99}
-        rollouts = np.arange(count)
-        return {name: [value] * count for name, value in fixed.items()} | {
-            "rollout": rollouts,
-            "random_start": rollouts >= count // 3,
-        }
-
-    schema = Schema(fields, 0.03, "cmu-humanoid", {"kept": [1, "two"]})
-    return _store(path, schema, episodes, parts, further=clips)
+    return make_store(path, schema, episodes, parts)
 
 
 def _shares(episodes: Sequence[Episode], parts: int) -> list[Sequence[Episode]]:
     cuts = np.linspace(0, len(episodes), parts + 1).astype(int)
     return [episodes[a:b] for a, b in pairwise(cuts) if b > a]
+
+
+Change = Callable[[Path], object]
+"""Changes an export in place."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +118,14 @@ class Case:
         fields: that come back bit for bit; columns: of the catalog, None for all.
         schema: whether the schema comes back too.
         options: of the export.
+        variants: further cases of the format, by what tells them apart.
+        spoil: makes one number of an export not finite.
+        damages: of an export, which the format still recognises; of "half" no format need.
+        links: files and sub-folders of an export that may not lie elsewhere.
+        has_notes: whether an export has any to leave out.
+        required: of an HDF5 format, the arrays without which nothing is imported, as a pattern.
+        notes: of an HDF5 format, where its notes have the catalog; empty for no such place.
+        circles: whether its HDF5 may have hard links.
     """
 
     make: Callable[[Path, Sequence[Episode]], Store]
@@ -155,124 +133,67 @@ class Case:
     columns: tuple[str, ...] | None = None
     schema: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    variants: Mapping[str, "Case"] = field(default_factory=dict)
+    spoil: Change = lambda source: None
+    damages: Mapping[str, Change] = field(default_factory=dict)
+    links: tuple[str, ...] = ()
+    has_notes: bool = True
+    required: str = ""
+    notes: str = ""
+    circles: bool = True
 
 
-ROLLOUT_FIELDS = (
-    *("obs", "further_obs", "action", "mean_action", "value", "advantage", "reward"),
-    *("final_obs", "final_further_obs"),
-)
 PLAIN_FIELDS = ("obs", "action", "reward", "info_qpos", "info_contact", "final_obs")
 
-MINARI_FIELDS = (
-    Field("info_flag", (), "bool"),
-    Field("info_feet", (4,), "bool"),
-    Field("info_image", (3, 2, 2), "uint8"),
-    Field("info_half", (2, 3), "float16"),
-    Field("info_one", (1,), "int64"),
-    Field("final_info_flag", (), "bool", per="episode"),
-    Field("final_info_image", (3, 2, 2), "uint8", per="episode"),
-)
-"""Dtypes and shapes that its infos hold beside those of the plain store."""
+
+def halved(pattern: str = "") -> Change:
+    """Take the second half off the source, or off the first file that matches."""
+
+    def damage(source: Path) -> None:
+        path = sorted(source.glob(pattern))[0] if pattern else source
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+
+    return damage
 
 
-def minari_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
-    """The plain store with fields of every kind that a Minari data set holds."""
-    return plain_store(path, episodes, parts, MINARI_FIELDS)
+def gone(pattern: str) -> Change:
+    """Remove a file or folder of the source."""
+
+    def damage(source: Path) -> None:
+        for path in sorted(source.glob(pattern)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return damage
 
 
-LEROBOT_FIELDS = (
-    Field("grid", (3, 4)),
-    Field("cube", (2, 3, 2), "uint8"),
-    Field("half", (2,), "float16"),
-    Field("small", (), "int8"),
-    Field("flags", (4,), "bool"),
-    Field("one", (1,), "float64"),
-    Field("timestamp", (), "int64"),
-)
-"""Fields of every kind of shape and dtype, one with the name of a feature of LeRobot's own."""
+def without(*keys: str) -> Change:
+    """Remove arrays or groups of an HDF5 file, or of the first in a folder: one for each key."""
+
+    def damage(source: Path) -> None:
+        import h5py
+
+        path = sorted(source.glob("*.hdf5"))[0] if source.is_dir() else source
+        with h5py.File(path, "a") as file:
+            names: list[str] = []
+            file.visit(names.append)
+            for key in keys:
+                del file[next(name for name in names if name.endswith(key))]
+
+    return damage
 
 
-def lerobot_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
-    """The plain store with fields of every kind that a LeRobot dataset holds."""
-    return plain_store(path, episodes, parts, LEROBOT_FIELDS)
+def text(pattern: str, content: str) -> Change:
+    """Replace a file of the source."""
+    return lambda source: sorted(source.glob(pattern))[0].write_text(content)
 
 
-ROBOMIMIC_FIELDS = (
-    Field("obs_grid", (3, 4)),
-    Field("half", (2,), "float16"),
-    Field("flags", (4,), "bool"),
-    Field("initial_state_pose", (7,), per="episode"),
-    Field("mass", (), "float64", per="episode"),
-)
-"""Observations of their own, other arrays, and both kinds of fields per episode."""
+def spoil_hdf5(path: Path, key: str, row: int = 0) -> None:
+    """Make a number of an array of an HDF5 file not finite."""
+    import h5py
 
-
-def robomimic_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
-    """The plain store with fields of every kind that a robomimic file holds."""
-    return plain_store(path, episodes, parts, ROBOMIMIC_FIELDS)
-
-
-_ROBOMIMIC = Case(robomimic_store, (*PLAIN_FIELDS, *(each.name for each in ROBOMIMIC_FIELDS)))
-
-CASES: dict[str, Case] = {
-    "d4rl": Case(plain_store, PLAIN_FIELDS),
-    "mocapact": Case(rollout_store, ROLLOUT_FIELDS),
-    "lerobot": Case(lerobot_store, (*PLAIN_FIELDS, *(each.name for each in LEROBOT_FIELDS))),
-    "minari": Case(minari_store, (*PLAIN_FIELDS, *(each.name for each in MINARI_FIELDS))),
-    "robomimic": _ROBOMIMIC,
-    "fcnet": Case(legged_store, ("obs", "action"), ("length",), schema=False),
-}
-
-ENDS = ("length", "terminated", "truncated")
-VARIANTS: dict[str, tuple[str, Case]] = {
-    **{name: (name, case) for name, case in CASES.items()},
-    "d4rl without notes": (
-        "d4rl",
-        Case(plain_store, PLAIN_FIELDS, (*ENDS[:2], "return"), False, {"notes": False}),
-    ),
-    "lerobot without notes": (
-        "lerobot",
-        Case(
-            lerobot_store,
-            ("obs", "action", "reward", "grid", "cube", "half", "small", "flags"),
-            ENDS,
-            False,
-            {"notes": False, "episode_stats": False},
-        ),
-    ),
-    "minari without notes": (
-        "minari",
-        Case(
-            plain_store,
-            ("obs", "action", "reward", "final_obs"),
-            (*ENDS, "seed"),
-            False,
-            {"notes": False},
-        ),
-    ),
-    "robomimic of Isaac Lab": (
-        "robomimic",
-        replace(_ROBOMIMIC, options={"layout": "isaaclab", "compression": "none"}),
-    ),
-    **{
-        f"robomimic {layout} without notes": (
-            "robomimic",
-            Case(
-                plain_store,
-                PLAIN_FIELDS,
-                ("length", "terminated", "success", "seed"),
-                False,
-                {"layout": layout, "notes": False},
-            ),
-        )
-        for layout in ("robomimic", "isaaclab")
-    },
-    **{
-        f"minari {each}": ("minari", replace(CASES["minari"], options={"storage": each}))
-        for each in ("arrow", "parquet")
-    },
-}
-"""Name -> a format and what of it comes back, with options of the export too."""
+    with h5py.File(path, "r+") as file:
+        file[key][row] = np.nan  # pyright: ignore[reportIndexIssue]
 
 
 def assert_equal(case: Case, before: Selection, after: Selection) -> None:
@@ -287,3 +208,37 @@ def assert_equal(case: Case, before: Selection, after: Selection) -> None:
         assert rows.column(name).to_pylist() == again.column(name).to_pylist(), name
     if case.schema:
         assert after.store.schema == before.store.schema
+
+
+def assert_notes_hold(
+    name: str, edit: Change, message: str, without_notes: Change, remedy: str, folder: Path
+) -> None:
+    """An export edited beside its notes is refused with the `remedy`, and imported without them."""
+    export_selection(name, small_store(folder / "store").select(), folder / "out")
+    edit(folder / "out")
+    with pytest.raises(DatasetError, match=message) as error:
+        import_source(name, folder / "out", folder / "again")
+    assert re.search(remedy, str(error.value))
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in folder.iterdir()) == ["out", "store"]
+    without_notes(folder / "out")
+    import_source(name, folder / "out", folder / "again")
+    selection = open_store(folder / "again").select()
+    rewards = np.split(selection.read("reward").astype(float), np.cumsum(selection.lengths)[:-1])
+    returns = selection.episodes()["return"].to_pylist()
+    np.testing.assert_allclose(returns, [episode.sum() for episode in rewards], rtol=1e-12)
+
+
+def relabel_hdf5(key: str, path: Path) -> None:
+    """All rewards of an HDF5 file become 1, or no episode of it failed."""
+    import h5py
+
+    with h5py.File(path, "a") as file:
+        changed: list[Any] = []
+        file.visititems(lambda name, item: changed.append(item) if name.endswith(key) else None)
+        for item in changed:
+            item[...] = key == "rewards"
+
+
+RETURN_DIFFERS = "return of episode 0 is .* in the notes, but "
+FAILURE_DIFFERS = "terminated of episode 0 is 1 in"

@@ -1,10 +1,9 @@
-"""Imports into stores on object storage, and exports from them, for every format."""
+"""Imports into stores on object storage, and exports from them."""
 
 import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gaitforge.common.errors import StorageError
@@ -14,18 +13,21 @@ from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.datasets.storage.s3 import Bucket, push_store
-from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
+from tests.datasets.formats import rows_format
+from tests.datasets.formats.cases import ROWS
+from tests.datasets.formats.format_stores import assert_equal, plain_store, random_episodes
+from tests.datasets.formats.rows_format import NAME
 from tests.datasets.programs import run_killed
-
-h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
 CREATE = "gaitforge.datasets.storage.s3:Bucket.create"
 IMPORTS = """
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.transfer.importing import import_source
+from tests.datasets.formats import rows_format
 
+rows_format.register()
 sources.SHARD_STEPS = 100
-import_source("d4rl", sys.argv[1], sys.argv[2])
+import_source(rows_format.NAME, sys.argv[1], sys.argv[2])
 """
 
 
@@ -35,20 +37,18 @@ def staged(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["d4rl", "fcnet"])
-def test_what_leaves_object_storage_comes_back_to_it(name: str, url: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    local = case.make(tmp_path / "store", random_episodes(40))
+def test_what_leaves_object_storage_comes_back_to_it(url: str, tmp_path: Path) -> None:
+    local = plain_store(tmp_path / "store", random_episodes(40))
     push_store(local, url)
     remote = open_store(url).select(terrain="rough")
-    export_selection(name, remote, tmp_path / "out")
-    report = import_source(name, tmp_path / "out", f"{url}-again")
+    export_selection(NAME, remote, tmp_path / "out")
+    report = import_source(NAME, tmp_path / "out", f"{url}-again")
     again = open_store(f"{url}-again")
-    assert_equal(case, local.select(terrain="rough"), again.select())
+    assert_equal(ROWS, local.select(terrain="rough"), again.select())
     assert again.verify() == []
     assert (report.destination, report.episodes) == (f"{url}-again", 20)
     before = Bucket(f"{url}-again").list("")
-    assert import_source(name, tmp_path / "out", f"{url}-again").steps == report.steps
+    assert import_source(NAME, tmp_path / "out", f"{url}-again").steps == report.steps
     assert Bucket(f"{url}-again").list("") == before
     assert staged(tmp_path) == []
 
@@ -57,13 +57,13 @@ def test_what_leaves_object_storage_comes_back_to_it(name: str, url: str, tmp_pa
 def test_several_sources_make_one_store(url: str, tmp_path: Path) -> None:
     whole = plain_store(tmp_path / "store", random_episodes(30))
     for part in whole.parts():
-        export_selection("d4rl", whole.select(part=part), tmp_path / f"{part}.hdf5")
-        import_source("d4rl", tmp_path / f"{part}.hdf5", url)
+        export_selection(NAME, whole.select(part=part), tmp_path / f"{part}.rows")
+        import_source(NAME, tmp_path / f"{part}.rows", url)
     assert open_store(url).verify() == []
     assert sorted(open_store(url).select().lengths) == sorted(whole.select().lengths)
-    export_selection("d4rl", whole.select(), tmp_path / "all.hdf5")
+    export_selection(NAME, whole.select(), tmp_path / "all.rows")
     with pytest.raises(DatasetError, match=r"are in store s3://.* already"):
-        import_source("d4rl", tmp_path / "all.hdf5", url)
+        import_source(NAME, tmp_path / "all.rows", url)
     assert len(open_store(url).select()) == 30
 
 
@@ -73,8 +73,8 @@ def test_an_import_that_was_killed_goes_on(
     call: int, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = plain_store(tmp_path / "store", random_episodes(100))
-    export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
-    done = run_killed(CREATE, call, IMPORTS, tmp_path / "out.hdf5", url)
+    export_selection(NAME, store.select(), tmp_path / "out.rows")
+    done = run_killed(CREATE, call, IMPORTS, tmp_path / "out.rows", url)
     assert done.returncode == -signal.SIGKILL, done.stderr
     if call == 1:
         with pytest.raises(DatasetError, match="no store at s3://"):
@@ -84,17 +84,17 @@ def test_an_import_that_was_killed_goes_on(
         assert open_store(url).verify() == []
     assert len(staged(tmp_path)) == 1
     monkeypatch.setattr(sources, "SHARD_STEPS", 100)
-    report = import_source("d4rl", tmp_path / "out.hdf5", url)
+    report = import_source(NAME, tmp_path / "out.rows", url)
     assert report.parts > 2
     again = open_store(url)
-    assert_equal(CASES["d4rl"], store.select(), again.select())
+    assert_equal(ROWS, store.select(), again.select())
     assert again.verify() == []
     assert staged(tmp_path) == []
 
 
 def test_a_storage_that_refuses(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = plain_store(tmp_path / "store", random_episodes(30))
-    export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
+    export_selection(NAME, store.select(), tmp_path / "out.rows")
 
     def begin(total: int) -> Advance:
         def advance(steps: int) -> None:
@@ -104,20 +104,19 @@ def test_a_storage_that_refuses(url: str, tmp_path: Path, monkeypatch: pytest.Mo
 
     endpoint = os.environ["AWS_ENDPOINT_URL"]
     with pytest.raises(StorageError, match=r"s3://.* cannot be written"):
-        import_source("d4rl", tmp_path / "out.hdf5", url, begin=begin)
+        import_source(NAME, tmp_path / "out.rows", url, begin=begin)
     [kept] = staged(tmp_path)
     assert len(open_store(kept / "store").select()) == 30
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    import_source("d4rl", tmp_path / "out.hdf5", url)
-    assert_equal(CASES["d4rl"], store.select(), open_store(url).select())
+    import_source(NAME, tmp_path / "out.rows", url)
+    assert_equal(ROWS, store.select(), open_store(url).select())
 
 
 def test_bad_input_leaves_object_storage_empty(url: str, tmp_path: Path) -> None:
     store = plain_store(tmp_path / "store", random_episodes(30))
-    export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
-    with h5py.File(tmp_path / "out.hdf5", "r+") as file:
-        file["actions"][17, 1] = np.nan
-    with pytest.raises(DatasetError, match=r"out.hdf5: actions: row 17 is not finite"):
-        import_source("d4rl", tmp_path / "out.hdf5", url)
+    export_selection(NAME, store.select(), tmp_path / "out.rows")
+    rows_format.spoil(tmp_path / "out.rows", slice(35, 36))
+    with pytest.raises(DatasetError, match=r"action.bin: action: row 17 is not finite"):
+        import_source(NAME, tmp_path / "out.rows", url)
     assert Bucket(url).list("") == {}
     assert staged(tmp_path) == []

@@ -15,8 +15,8 @@ from gaitforge.datasets.formats import find_format
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.datasets.storage.integrity import store_files
-from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths
-from tests.datasets.formats.format_stores import CASES, random_episodes
+from tests.datasets.formats.cases import CASES
+from tests.datasets.formats.format_stores import random_episodes
 from tests.datasets.making import small_store
 
 h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
@@ -62,11 +62,14 @@ LEADS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
 }
 
 
+FOLDERS = [name for name, case in CASES.items() if case.links]
+
+
 def exported(name: str, folder: Path) -> Path:
     if missing := find_format(name).missing:
         pytest.skip(f"{', '.join(missing)} not installed")
     store = CASES[name].make(folder / "store", random_episodes(6))
-    options = {} if name == "fcnet" else {"notes": False}
+    options = {"notes": False} if CASES[name].has_notes else {}
     export_selection(name, store.select(), folder / "source", options)
     return folder / "source"
 
@@ -78,7 +81,7 @@ def assert_refused(name: str, source: Path, message: str) -> None:
     assert not (source.parent / "again").exists()
 
 
-@pytest.mark.parametrize("name", ["d4rl", "minari", "mocapact", "robomimic"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.required])
 def test_hdf5_that_leads_to_other_files_is_refused(name: str, tmp_path: Path) -> None:
     source, secret = exported(name, tmp_path), tmp_path / "id_ed25519"
     secret.write_bytes(SECRET)
@@ -91,29 +94,14 @@ def test_hdf5_that_leads_to_other_files_is_refused(name: str, tmp_path: Path) ->
         path.write_bytes(content)
     with h5py.File(path, "a") as file:  # hard links stay in the file, also in a circle
         file["nested/circle"] = file["/"]
-    if name != "minari":  # the library counts groups as episodes
+    if CASES[name].circles:
         import_source(name, source, tmp_path / "again")
-
-
-def test_clips_that_lie_elsewhere_are_refused(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "clips.h5", "w") as file:
-        file["CMU_001"] = h5py.ExternalLink("other.h5", "/")
-    with pytest.raises(ValueError, match="CMU_001: is an external link"):
-        clip_lengths(tmp_path / "clips.h5")
-
-
-FOLDERS = {
-    "lerobot": ("data/chunk-000/file-000.parquet", "meta/tasks.parquet", "data", "meta/episodes"),
-    "fcnet": ("src_*", "meta_*"),
-    "minari": ("data/main_data.hdf5", "data/metadata.json", "data"),
-}
-"""Folder format -> files and sub-folders that are moved away and linked to."""
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_links_out_of_a_folder_are_refused(name: str, tmp_path: Path) -> None:
     source = exported(name, tmp_path)
-    for pattern in FOLDERS[name]:
+    for pattern in CASES[name].links:
         [path] = source.glob(pattern)
         away = tmp_path / "elsewhere"
         path.rename(away)

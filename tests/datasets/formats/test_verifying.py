@@ -8,17 +8,11 @@ import pytest
 
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets import DatasetError, Store
-from gaitforge.datasets.formats import exporter_class, find_format
+from gaitforge.datasets.formats import exporter_class
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection, verify_export
-from gaitforge.plugins.gym.fcnet.fcnet_writer import FcnetExporter
-from tests.datasets.formats.format_stores import (
-    CASES,
-    Episode,
-    legged_store,
-    random_episodes,
-    rollout_store,
-)
+from tests.datasets.formats.format_stores import Case, Episode, plain_store
+from tests.datasets.formats.rows_format import NAME, RowsExporter
 from tests.datasets.programs import run_program
 
 EPISODES: list[Episode] = [(3, "truncated"), (1, "terminated"), (4, "both"), (2, "cut off")]
@@ -27,11 +21,14 @@ KILLED_WHILE_WRITING = """
 import os, signal, sys
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
+from tests.datasets.formats import rows_format
+
+rows_format.register()
 
 def begin(total):
     return lambda steps: os.kill(os.getpid(), signal.SIGKILL)
 
-export_selection("fcnet", open_store(sys.argv[1]).select(), sys.argv[2], begin=begin)
+export_selection(rows_format.NAME, open_store(sys.argv[1]).select(), sys.argv[2], begin=begin)
 """
 
 
@@ -55,11 +52,13 @@ def altered(store: Store, path: Path, field: str = "", column: str = "", value: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noted", [True, False])
-def test_what_reads_back_otherwise_is_named(name: str, noted: bool, tmp_path: Path) -> None:
-    noted = noted and name != "fcnet"
-    store = CASES[name].make(tmp_path / "store", EPISODES)
+def test_what_reads_back_otherwise_is_named(
+    name: str, case: Case, noted: bool, tmp_path: Path
+) -> None:
+    noted = noted and case.has_notes
+    store = case.make(tmp_path / "store", EPISODES)
     options = exporter_class(name).Options
-    exporter = exporter_class(name)(options() if name == "fcnet" else options(notes=noted))
+    exporter = exporter_class(name)(options(notes=noted) if case.has_notes else options())
     exporter.check(store.select(), tmp_path / "out")
     exporter.write(store.select(), tmp_path / "out", lambda steps: None)
 
@@ -72,83 +71,68 @@ def test_what_reads_back_otherwise_is_named(name: str, noted: bool, tmp_path: Pa
     if noted:
         with pytest.raises(DatasetError, match=r"column level of some episodes are not"):
             compare(altered(store, tmp_path / "level", column="level", value=77))
-    fewer = CASES[name].make(tmp_path / "fewer", EPISODES[:2])
+    fewer = case.make(tmp_path / "fewer", EPISODES[:2])
     with pytest.raises(DatasetError, match="it has 4 episodes of 10 steps, not 2 of 4"):
         compare(fewer)
 
 
-@pytest.mark.skipif(bool(find_format("mocapact").missing), reason="h5py is the extra hdf5")
-@pytest.mark.parametrize("notes", [True, False])
-def test_episodes_in_another_order_are_compared(notes: bool, tmp_path: Path) -> None:
-    store = rollout_store(tmp_path / "store", random_episodes(12))
-    rows = store.select().episodes().drop_columns(["part", "start"])
-    clips = [f"CMU_{number % 3:03d}" for number in range(12)]
-    rows = rows.set_column(rows.column_names.index("clip"), "clip", [clips])
-    mixed = Store.create(tmp_path / "mixed", store.schema)
-    arrays = {each: store.select().read(each) for each in store.schema.names()}
-    steps = {each: arrays.pop(each) for each in store.schema.names("step")}
-    mixed.write_part("p", steps, rows, arrays)
-    export_selection("mocapact", mixed.select(), tmp_path / "out", {"notes": notes})
-    assert len(list((tmp_path / "out").iterdir())) == 3
-
-
 def test_an_export_that_lost_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = legged_store(tmp_path / "store", EPISODES)
-    write = FcnetExporter.write
+    store = plain_store(tmp_path / "store", EPISODES)
+    write = RowsExporter.write
 
-    def flipping(self: FcnetExporter, selection: Any, temporary: Path, advance: Advance) -> Any:
+    def flipping(self: RowsExporter, selection: Any, temporary: Path, advance: Advance) -> Any:
         carried = write(self, selection, temporary, advance)
-        [path] = temporary.glob("tgt_*.dat")
+        path = temporary / "action.bin"
         content = bytearray(path.read_bytes())
         content[50] ^= 1
         path.write_bytes(content)
         return carried
 
-    monkeypatch.setattr(FcnetExporter, "write", flipping)
+    monkeypatch.setattr(RowsExporter, "write", flipping)
     with pytest.raises(DatasetError, match=r"maps was not made, .* as it was written: .*action"):
-        export_selection("fcnet", store.select(), tmp_path / "maps")
+        export_selection(NAME, store.select(), tmp_path / "maps")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_refusal_names_the_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = legged_store(tmp_path / "store", EPISODES)
-    monkeypatch.setattr(FcnetExporter, "write", lambda self, selection, path, advance: path.mkdir())
-    with pytest.raises(DatasetError, match=f": {tmp_path}/maps: src: no file") as error:
-        export_selection("fcnet", store.select(), tmp_path / "maps")
+    store = plain_store(tmp_path / "store", EPISODES)
+    monkeypatch.setattr(RowsExporter, "write", lambda self, selection, path, advance: path.mkdir())
+    with pytest.raises(DatasetError, match=f": {tmp_path}/maps/schema.json: no such file") as error:
+        export_selection(NAME, store.select(), tmp_path / "maps")
     assert ".exporting" not in str(error.value)
 
 
 def test_a_killed_export_is_cleared_away_by_the_next(tmp_path: Path) -> None:
-    store = legged_store(tmp_path / "store", EPISODES)
+    store = plain_store(tmp_path / "store", EPISODES)
     for _ in range(2):
         done = run_program(KILLED_WHILE_WRITING, store.path, tmp_path / "maps")
         assert done.returncode == -signal.SIGKILL, done.stderr
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".maps.exporting", ".maps.exporting.lock", "store"]
-    export_selection("fcnet", store.select(), tmp_path / "maps")
+    export_selection(NAME, store.select(), tmp_path / "maps")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["maps", "store"]
 
 
 def test_of_two_exports_to_one_place_the_second_is_refused(tmp_path: Path) -> None:
-    store = legged_store(tmp_path / "store", EPISODES)
+    store = plain_store(tmp_path / "store", EPISODES)
     with (
         exclusive_lock(tmp_path / ".maps.exporting.lock"),
         pytest.raises(DatasetError, match="maps is being written by another process"),
     ):
-        export_selection("fcnet", store.select(), tmp_path / "maps")
+        export_selection(NAME, store.select(), tmp_path / "maps")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    store = legged_store(tmp_path / "store", EPISODES)
+    store = plain_store(tmp_path / "store", EPISODES)
 
     def begin(total: int) -> Advance:
         (tmp_path / "maps").mkdir()
         return lambda steps: None
 
     with pytest.raises(DatasetError, match="maps exists; give the path of a new file or folder"):
-        export_selection("fcnet", store.select(), tmp_path / "maps", begin=begin)
+        export_selection(NAME, store.select(), tmp_path / "maps", begin=begin)
     assert list((tmp_path / "maps").iterdir()) == []
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match="link exists; give the path"):
-        export_selection("fcnet", store.select(), tmp_path / "link")
+        export_selection(NAME, store.select(), tmp_path / "link")

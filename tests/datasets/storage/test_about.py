@@ -13,6 +13,7 @@ from gaitforge.datasets.formats.protocol import front_matter, plain, readme
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.layout import ABOUT
 from gaitforge.datasets.storage.about import About
+from tests.datasets.formats.cases import CASES
 from tests.datasets.making import small_store
 
 SAID: dict[str, Any] = {
@@ -87,7 +88,7 @@ def test_what_is_said_cannot_write_markup(store: Store) -> None:
     assert "](javascript" not in plain(hostile)
 
 
-@pytest.mark.parametrize("name", ["lerobot", "minari", "d4rl", "robomimic"])
+@pytest.mark.parametrize("name", sorted({"d4rl", "lerobot", "minari", "robomimic"} & CASES.keys()))
 def test_exports_carry_it(store: Store, tmp_path: Path, name: str) -> None:
     store.set_about(**SAID)
     out = tmp_path / ("out.hdf5" if name in ("d4rl", "robomimic") else "out-v0")

@@ -132,7 +132,6 @@ def test_a_store_that_was_edited_since_is_no_reason_to_train_anew_or_said_in_one
     tmp_path: Path,
 ) -> None:
     """What a training cannot see changes nothing; what it learns from belongs to its folder."""
-    pytest.importorskip("gymnasium")
     store = open_store(make_gym_store(tmp_path / "hopper.zarr", episodes=4))
     mlp = {"model": "mlp", "model_overrides": {"hidden_dim": 8, "n_layers": 1}, "steps": 2}
     small = {"batch_size": 4, "window_len": 4, "held_out_fraction": 0.0, "threads": 1}

@@ -74,10 +74,12 @@ def test_plain_rounds_of_another_size_are_known_by_the_records(store: Path, tmp_
     assert claimed_by(plan, copy, tmp_path / "out").experiment.select.parts == FIRST
 
 
-def test_corrections_within_a_part_of_an_import_are_left_out(store: Path, tmp_path: Path) -> None:
-    export_selection("d4rl", open_store(store).select(), tmp_path / "x.hdf5")
+def test_corrections_within_a_part_of_an_import_are_left_out(
+    store: Path, tmp_path: Path, rows_format: str
+) -> None:
+    export_selection(rows_format, open_store(store).select(), tmp_path / "x")
     imported = tmp_path / "imported.zarr"
-    import_source("d4rl", tmp_path / "x.hdf5", imported)
+    import_source(rows_format, tmp_path / "x", imported)
     assert len(open_store(imported).parts()) == 1
     made = claimed_by(OTHER, imported, tmp_path / "out")
     drivers = made.experiment.select.select(imported).episodes("policy")["policy"].to_pylist()
@@ -88,13 +90,13 @@ def test_corrections_within_a_part_of_an_import_are_left_out(store: Path, tmp_pa
 
 
 def test_a_user_chooses_parts_and_corrections_alone_are_refused(
-    store: Path, tmp_path: Path
+    store: Path, tmp_path: Path, rows_format: str
 ) -> None:
     parts = open_store(store).select().where("policy is not null").episodes("part")["part"]
     driven = parts[0].as_py()
     made = claimed_by(OTHER, store, tmp_path / "out", f"select.parts={driven}")
     assert made.experiment.select.parts == (driven,)
-    export_selection("d4rl", open_store(store).select().of_parts([driven]), tmp_path / "x.hdf5")
-    import_source("d4rl", tmp_path / "x.hdf5", tmp_path / "alone.zarr")
+    export_selection(rows_format, open_store(store).select().of_parts([driven]), tmp_path / "x")
+    import_source(rows_format, tmp_path / "x", tmp_path / "alone.zarr")
     with pytest.raises(ValueError, match=r"are corrections of policies; choose .*select.parts="):
         claimed_by(OTHER, tmp_path / "alone.zarr", tmp_path / "out")

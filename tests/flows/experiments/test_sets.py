@@ -22,8 +22,6 @@ from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import Counting, run_experiment
 from tests.pipeline.report.test_report import PageReader
 
-pytest.importorskip("gymnasium")
-
 pytestmark = pytest.mark.slow
 
 TINY: dict[str, Any] = {
@@ -44,7 +42,7 @@ MLP = {"model": "mlp", "model_overrides": {"hidden_dim": 8, "n_layers": 1}, **TI
 PLAN = Experiment(
     {
         "bc": MLP,
-        "iql": {**MLP, "objective": "iql", "values": {"hidden": [8]}},
+        "gaussian": {**MLP, "objective": "gaussian-bc"},
         "fcnet": {**FCNET, "objective": "return"},
     },
     sets={"medium": "quality = 'medium'", "all": ""},
@@ -126,7 +124,7 @@ def test_a_finished_suite_does_nothing_and_a_lost_row_is_made_from_what_is_kept(
 ) -> None:
     stages, before = stages_of(Claim("mine", PLAN, (str(store),)), done), record_in(done)
     assert all(stage.is_done(done) for stage in stages)
-    (done / "runs" / "hopper-all-iql-seed-1.json").unlink()
+    (done / "runs" / "hopper-all-gaussian-seed-1.json").unlink()
     counting = Counting()
     run_stages(done, stages, counting)
     assert record_in(done)["runs"] == before["runs"]

@@ -23,7 +23,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
 from gaitforge.learners.training.train import split_episodes, train
 from gaitforge.learners.training.trainer import HistoryRow
-from tests.learners.making import SHORT, make_selection
+from tests.learners.making import OF_VALUES, SHORT, make_selection
 
 CONFIG = replace(SHORT, objective="gaussian-bc", steps=30, ema_decay=0.9, threads=None)
 SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -81,7 +81,7 @@ def test_ranks_share_the_batches(world_size: int, batch_size: int, selection: Se
 def test_two_processes_go_on_where_one_stopped_and_end_alike(
     selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objective = "iql"  # a policy and critics
+    objective = OF_VALUES[-1] if OF_VALUES else "bc"  # a policy and critics
     suited = TrainConfig.recommended(objective=objective)
     names = ("optimiser", "peak_lr", "warmup_fraction", "schedule", "weight_decay")
     own = {name: getattr(suited, name) for name in (*names, "betas", "eps", "grad_clip")}

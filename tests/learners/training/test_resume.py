@@ -23,7 +23,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.train import TrainResult, train
 from gaitforge.learners.training.trainer import HistoryRow, Progress
-from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
+from tests.learners.making import OBS_SLICES, OF_VALUES, SHORT, SMALL, make_selection
 
 LONGER = replace(SHORT, steps=32)
 STOP = 11
@@ -255,11 +255,8 @@ def told_of_other_numbers(config: TrainConfig, selection: Selection, run: Path) 
 
 def test_other_random_numbers_than_before_are_said(selection: Selection, tmp_path: Path) -> None:
     """Where the loss draws some, the parts of a batch and the device decide which."""
-    for name, settings in (
-        ("fcnet", {}),
-        ("iql", {"objective": "iql"}),
-        ("td3-bc", {"objective": "td3-bc"}),
-    ):
+    settings_of = {"fcnet": {}} | {name: {"objective": name} for name in OF_VALUES}
+    for name, settings in settings_of.items():
         config = replace(LONGER, **settings)
         told = told_of_other_numbers(config, selection, tmp_path / name)
         assert told == (name == "td3-bc"), name

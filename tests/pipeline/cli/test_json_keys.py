@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.command_line import Run
+from tests.pipeline.command_line import Run, tried
 
 KEY = re.compile(r"[a-z][a-z0-9_]*")
 NAMES = ("bytes", "parts", "versions")
@@ -26,34 +26,33 @@ def wrong_keys(tree: object, path: str = "") -> Iterator[str]:
             yield from wrong_keys(value, f"{path}.{key}")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "formats --json",
-        "models --json",
-        "expert list --json",
-        "robot list --json",
-        "robot check a1 --json",
-        "sim list --json",
-        "gym list --json",
-        "run --list --json",
-        "info STORE --json",
-        "info STORE --columns --json",
-        "query STORE --json",
-        "query STORE --list --json",
-        "query STORE --group-by terrain,skill --json",
-        "dataset log STORE --json",
-        "tag STORE --json",
-        "verify STORE --json",
-        "status STORE --json",
-        "status RUN --json",
-        "jobs list STORE --json",
-        "plan STORE",
-        "gc STORE --json",
-        "export RUN OUT --formats pt2 --json",
-        "dataset split STORE --fractions a=0.5,b=0.5 --out OUT --json",
-    ],
-)
+COMMANDS = """
+formats --json
+models --json
+expert list --json
+robot list --json
+robot check a1 --json
+sim list --json
+run --list --json
+info STORE --json
+info STORE --columns --json
+query STORE --json
+query STORE --list --json
+query STORE --group-by terrain,skill --json
+dataset log STORE --json
+tag STORE --json
+verify STORE --json
+status STORE --json
+status RUN --json
+jobs list STORE --json
+plan STORE
+gc STORE --json
+export RUN OUT --formats pt2 --json
+dataset split STORE --fractions a=0.5,b=0.5 --out OUT --json
+"""
+
+
+@pytest.mark.parametrize("command", tried(COMMANDS, "JSON"))
 def test_keys_are_snake_case(
     run: Run, store: Path, trained: Path, tmp_path: Path, command: str
 ) -> None:

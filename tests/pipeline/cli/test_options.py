@@ -18,7 +18,7 @@ from gaitforge.pipeline.cli.parsing.values import positive
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.presets.experiments import experiment_preset
 from gaitforge.pipeline.serve import prefect_server
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import Run, assert_refused, tried
 
 MODES = """
 collect {new} --from-plan {dataset} | --parts 1 --seed 7 --set grid.seed=9 --terrain x --robot x
@@ -28,7 +28,6 @@ collect {new} --plan {plan} | --level 9 --preset demo --share 0.5 --labeller x -
 collect {new} | --share 0.3 --stretch 12 --labeller aliengo-locomotion --where level=1
 collect {new} --sim mujoco | --isaacgym-python python3
 train {store} --out {new} --plan {train_plan} | --model fcnet --steps 1 --batch-size 3 --seed 5
-train {store} --out {new} --plan {train_plan} | --objective awr --optimiser lion --where level=1
 train {store} --out {new} --plan {train_plan} | --terrain flat --skill run --level 1 --device cpu
 train {store} --out {new} --plan {train_plan} | --selection nosuch.json
 evaluate aliengo-locomotion | --checkpoint last --beside nosuch.json --isaacgym-python python3
@@ -36,7 +35,6 @@ evaluate {trained} --out {new} | --beside nosuch.json
 run demo --out {new} --train-time 4 | --where level=1 --selection nosuch.json --steps 7
 run compare {store} --out {new} | --parts 3
 run {demo_plan} --out {new} | --size full
-run robustness {trained} --out {new} | --seeds 0 --steps 3 --where level=1 --parts 3 --expert x
 run --list | --out x --seeds 1 --size full --set a=b
 compare {store} --out {new} --train-time 5 | --steps 7
 verify {store} | --seed 0 --robot nosuch --with-recorded-versions
@@ -46,14 +44,9 @@ view {store} --video {new}.gif | --limit 200 --episodes 3
 view {evaluation} --out {new} | --terrain x --robot x --episodes 1 --limit 1 --where level=1
 view {trained} --out {new} | --limit 1 --where level=1
 export {trained} {new} | --where level=1 --tag x --set compression=none --terrain flat
-export {store} d4rl {new} | --formats onnx --checkpoint last --batch 1 --robot x
 notify --remove | --url http://x.org/a --on failed --hours 3
 notify --url http://x.org/a --on failed | --hours 26
 serve | --timezone UTC --host 127.0.0.1 --expose
-humanoid reference --list {new} | --motion squat --frames 96 --variants 1
-humanoid collect {new} --reference {clips} --clips step_00-0-9 | --snippet-frames 9 --overlap 1
-expert train --out {new} --env Pendulum-v1 | --robots 3 --terrain flat --skill run
-gym collect {new} --env Hopper-v5 --policies {hopper} --quality expert | --replay x --replay-steps 3
 """
 """A command line, and options that have no effect there; those after "!" have one."""
 
@@ -70,7 +63,7 @@ def places(store: Path, tmp_path: Path) -> dict[str, str]:
     return {name: str(path) for name, path in where.items()}
 
 
-@pytest.mark.parametrize("case", [line for line in MODES.splitlines() if line])
+@pytest.mark.parametrize("case", tried(MODES, "WITHOUT_EFFECT"))
 def test_what_has_no_effect_is_refused(
     case: str,
     run: Run,

@@ -13,7 +13,7 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.simulators import backend_names
 from gaitforge.pipeline.serve import prefect_server
 from tests.datasets.making import small_store
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import Run, assert_refused, tried
 
 COMMANDS = """
 | required: COMMAND
@@ -127,7 +127,7 @@ run {file} --out {new} | is not the plan of an experiment
 run huge --out {new} | unknown preset 'huge'; allowed: demo
 run demo | needs --out
 run demo {store} --out {new} | takes no store
-run d4rl --out {new} | needs a store
+run compare --out {new} | needs a store
 dagger {store} --out {new} --rounds 0 | at least 1, not '0'
 
 export {trained} {new} --batch 0 | needs a whole number of at least 1, not '0'
@@ -136,21 +136,9 @@ export {trained} {new} --robot nobody | no robot 'nobody'
 export {gone} {new} | no training run at
 export {empty} {new} | no checkpoint in
 export {trained} | export needs RUN DST (a policy) or STORE FORMAT DST (data), not 1 names
-export {store} d4rl {new} --where colour=1 | colour
-export {store} d4rl s3://walks/out.hdf5 | out.hdf5 is no local path; export to one
-export {store} d4rl {store}/data.hdf5 | is inside the store
-export {store} d4rl {new} --formats onnx | --formats has no effect
 export {store} {new} --where level=1 | --where has no effect
 export {store} {new} --set compression=none | --set has no effect
-export {walks} fcnet {new} | FCNet's maps need the slice projected_gravity
-import d4rl {gone} {new} | gone: no such file
-import robomimic {gone} {new} | gone: no such file
-import robomimic {empty} {new} | is a folder; give a file
-export {store} robomimic {new} --set layout=flat | option layout is 'flat'; allowed: rob
 import rlds {gone} {new} | unknown format 'rlds'; allowed:
-import d4rl {gone} {new} --set horizon=x | setting 'horizon' needs a whole number
-import d4rl {gone} {new} --set colour=x | unknown setting 'colour'; allowed: contr
-import d4rl s3://walks/hopper.hdf5 {new} | hopper.hdf5 is no local path; copy it to
 
 view {gone} | no store, training run or evaluation
 view {empty} | no
@@ -163,18 +151,7 @@ view {store} --out {store}/page.html | inside the store
 view {store} --against {gone} --out {new} | no training run
 view {trained} --where 'return > 1' --out {new} | --where has no effect beside --out
 
-gym collect {new} --env Bee-v5 --policies {hopper} | no task 'Bee-v5'
-gym collect {new} --env Walker2d-v5 --policies {hopper} | not of Walker2d-v5
-gym collect {new} --env Hopper-v5 --policies {gone} | no finished training in
-gym collect {new} --env Hopper-v5 --policies {hopper} --quality x | unknown quality 'x'
-gym collect {new} --env Hopper-v5 --policies {hopper} --physics | no simulator state
-gym collect {new} --env Hopper-v5 --policies {hopper} --steps 0 | at least 1, not '0'
-evaluate none --task gym | no policy 'none'; allowed: medium, expert
-evaluate random --task gym --set env=Bee-v5 | no task 'Bee-v5'
-evaluate random --task gym --set environments=0 | at least 1
-evaluate random --task gym --terrain flat | no setting 'terrains'; allowed: env
 evaluate random --task drone | unknown task 'drone'; allowed: legged,
-evaluate random --task derive | no policy is evaluated on task 'derive'
 
 serve --host 0.0.0.0 | --host has no effect
 serve --schedule '0 2 * * *' | a schedule needs --store
@@ -189,12 +166,6 @@ serve --new-every-day --set grid.seed=3 | the day is the seed
 notify --url file:///etc | address of a web hook
 notify | address of a web hook
 notify --url http://x.org/a | no Prefect server answers at
-
-humanoid reference --list {gone} | no reference file at
-humanoid reference --out {new} --motion fly | unknown motion 'fly'
-humanoid collect {new} --reference {clips} --clips run_00 | is no snippet
-humanoid collect {new} --reference {clips} --overlap 999 | overlap < length
-humanoid train-expert --reference {clips} --out {new} --set x=1 | unknown
 """
 """A command and what its line has to say; names in braces are places."""
 
@@ -234,7 +205,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "file.json"
 
 
-@pytest.mark.parametrize("case", [line for line in COMMANDS.splitlines() if line])
+@pytest.mark.parametrize("case", tried(COMMANDS, "REFUSED"))
 def test_wrong_input_is_one_line_and_makes_nothing(
     case: str,
     run: Run,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import Run, assert_refused, tried
 
 Contents = Callable[[], dict[Path, int]]
 _TRAIN = "train mlp-seed-0"
@@ -18,7 +18,6 @@ run compare {{store}} --out {{out}} {_LITTLE}
 compare {{store}} --out {{out}} {_LITTLE}
 dagger {{store}} --out {{out}} --model mlp --steps 1 --stage 'train round-0-mlp'
 run demo --out {{out}} --stage collect
-humanoid train-expert --reference {{clips}} --clips step_00 --out {{out}} --stage '{{snippet}}'
 """
 """Commands with stages."""
 WHOLE = """
@@ -27,9 +26,10 @@ evaluate aliengo-locomotion --episodes 1 --out {out}.json
 collect {out} --set grid.parts=1
 collect {out} --set grid.parts=1 --new-every-day
 expert train --out {out} --steps 1
-humanoid collect {out} --reference {clips} --clips step_00
 """
 """Commands of one stage."""
+_STAGES = tried(STAGES, "STAGES")
+_WHOLE = tried(WHOLE, "WHOLE")
 
 
 @pytest.fixture
@@ -42,23 +42,14 @@ def contents(tmp_path: Path, store: Path) -> Contents:
     }
 
 
-def _lines(texts: str) -> list[str]:
-    return [line for line in texts.splitlines() if line]
-
-
 def _words(line: str, store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     places = {"store": str(store), "out": str(tmp_path / "out")}
     if "{clips}" in line:
-        from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths
-        from gaitforge.plugins.mocapact.humanoid.clips.snippets import cut_clip
-
-        clips = request.getfixturevalue("humanoid_reference")
-        snippet = cut_clip("step_00", clip_lengths(clips)["step_00"], 165, 33)[0].name
-        places |= {"clips": str(clips), "snippet": f"train {snippet}"}
+        places["clips"] = str(request.getfixturevalue("humanoid_reference"))
     return shlex.split(line.format(**places))
 
 
-@pytest.mark.parametrize("line", _lines(STAGES) + _lines(WHOLE))
+@pytest.mark.parametrize("line", _STAGES + _WHOLE)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_dry_run_shows_the_script_of_what_was_asked_for_and_does_nothing(
     line: str,
@@ -80,7 +71,7 @@ def test_a_dry_run_shows_the_script_of_what_was_asked_for_and_does_nothing(
     assert contents() == before
 
 
-@pytest.mark.parametrize("line", _lines(STAGES)[:2] + _lines(STAGES)[-1:] + _lines(WHOLE))
+@pytest.mark.parametrize("line", _STAGES[:2] + _STAGES[4:] + _WHOLE)
 def test_cancelling_does_nothing_else(
     line: str,
     run: Run,

@@ -261,3 +261,43 @@ def test_a_store_without_rewards_cannot_be_a_d4rl_file(tmp_path: Path) -> None:
         DatasetError, match=r"needs the fields obs, action, reward; .* lacks reward"
     ):
         export_selection("d4rl", bare.select(), tmp_path / "out.hdf5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"horizon": -5}, "horizon must be a number of steps, .* not -5"),
+        ({"horizon": 2.5}, "horizon must be a number of steps, .* not 2.5"),
+        (
+            {"control_dt_s": float("inf")},
+            "control_dt_s must be a number of seconds, .* not inf",
+        ),
+        ({"early_timeouts": "maybe"}, "early_timeouts is 'maybe'; allowed: cut_off, truncated"),
+    ],
+)
+def test_options_out_of_their_range_are_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DatasetError, match=f"option {message}"):
+        import_source("d4rl", tmp_path / "whatever", tmp_path / "store", options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_episode_beyond_memory_may_be_cut_by_a_horizon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "maze.hdf5", rows(60))
+    monkeypatch.setattr(sources, "EPISODE_BYTES", 20 * 40)
+    message = r"maze.hdf5: terminals: episode 0 of 60 steps takes .* give horizon=N"
+    with pytest.raises(DatasetError, match=message):
+        import_source("d4rl", path, tmp_path / "store")
+    import_source("d4rl", path, tmp_path / "store", {"horizon": 20})
+    assert open_store(tmp_path / "store").select().lengths.tolist() == [20, 20, 20]
+
+
+def test_a_file_whose_name_says_another_quality_is_not_imported_twice(tmp_path: Path) -> None:
+    source = write(tmp_path / "hopper_medium.hdf5", rows(20))
+    import_source("d4rl", source, tmp_path / "store")
+    renamed = source.rename(source.with_name("hopper_expert.hdf5"))
+    with pytest.raises(DatasetError, match=r"episode ids .* of the source are in store"):
+        import_source("d4rl", renamed, tmp_path / "store")

@@ -19,7 +19,7 @@ def test_robomimic_loads_an_export(tmp_path: Path) -> None:
     whole = plain_store(tmp_path / "store", random_episodes(30)).select()
     export_selection("robomimic", whole, tmp_path / "out.hdf5", {"held_out": 0.3})
     places = (tmp_path / "out.hdf5", tmp_path / "seen.npz", "gravity,command")
-    run_peer(python, "robomimic_reader.py", *places, folder=tmp_path)
+    run_peer(python, Path(__file__).with_name("robomimic_reader.py"), *places, folder=tmp_path)
     seen, slices = np.load(tmp_path / "seen.npz"), whole.schema.field("obs").slices
     sides = dict(zip(("train", "valid"), whole.split(0.3, 0), strict=True))
     for mask, chosen in {"": whole, **sides}.items():

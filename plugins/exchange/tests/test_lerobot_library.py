@@ -17,7 +17,7 @@ from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 from tests.datasets.making import small_store
 
-PROGRAM = "lerobot_reader.py"
+PROGRAM = Path(__file__).with_name("lerobot_reader.py")
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
