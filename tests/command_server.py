@@ -88,7 +88,9 @@ def _answer(client: socket.socket) -> None:
     folder, kind, *arguments = words[: int(count)]
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(word.split("=", 1) for word in words[int(count) :])
+    for word in words[int(count) :]:
+        name, _, value = word.partition("=")
+        os.environ[name] = value
     sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     code = _run(kind, arguments)
     atexit._run_exitfuncs()
