@@ -385,7 +385,7 @@ def load_extra(module: str, user: str, extra: str) -> Any:
     """A module of an extra of ours, without its prints and warnings (versions, a missing display).
 
     Args:
-        user: what needs it, for errors; extra: its name in `pip install 'gaitforge[EXTRA]'`.
+        user: what needs it, for errors; extra: its name in pyproject.toml.
 
     Raises:
         ValueError: it is missing, or of an unfit version; with the command that installs it.

@@ -16,6 +16,8 @@ from recipes.adroit.__main__ import build_parser as adroit_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+PLUGINS_PAGE = ROOT / "docs" / "howto" / "plugin.md"
 ROOMS = (
     "benchmarks",
     "collectors",
@@ -27,7 +29,11 @@ ROOMS = (
     "plugins",
     "recipes",
 )
-PAGES = [path for where in ("*", "docs/**/*", "recipes/**/*") for path in ROOT.glob(f"{where}.md")]
+PAGES = [
+    path
+    for where in ("*", "docs/**/*", "plugins/*/*", "recipes/**/*")
+    for path in ROOT.glob(f"{where}.md")
+]
 FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 INDENTED = re.compile(r"^    .*$", re.M)
 
@@ -81,6 +87,35 @@ def test_named_files_of_the_repository_exist():
             assert [name for name in named if not (ROOT / name).exists()] == [], page
 
 
+def test_files_and_names_of_the_architecture_exist():
+    """Its roads and tables name files, some by their last folders alone, and names in these."""
+    paths = [path for room in (*ROOMS, "tests") for path in (ROOT / room).rglob("*.py")]
+    named = re.findall(r"`([\w/]+\.py)(?:: (\w+))?`", ARCHITECTURE.read_text())
+    assert len(named) > 30
+    for file, name in named:
+        files = [path for path in paths if path.as_posix().endswith(f"/{file}")]
+        assert files, file
+        assert not name or any(name in path.read_text() for path in files), (file, name)
+
+
+def test_every_plug_in_is_listed():
+    for folder in (ROOT / "plugins").glob("*/__init__.py"):
+        plugin = folder.parent.name
+        assert f"`{plugin}`" in ARCHITECTURE.read_text(), plugin
+        assert f"| `plugins/{plugin}/` |" in PLUGINS_PAGE.read_text(), plugin
+
+
+def test_every_hook_is_listed_with_an_entry_point_as_its_example():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    row = r"^\| `gaitforge\.(\w+)` \| .* \| `([\w/]+)\.py: (\w+)` \|$"
+    listed = re.findall(row, PLUGINS_PAGE.read_text(), re.M)
+    groups = {f"gaitforge.{group}" for group, _, _ in listed}
+    assert groups == project["entry-points"].keys()
+    for group, file, name in listed:
+        target = f"gaitforge.{file.replace('/', '.')}:{name}"
+        assert target in project["entry-points"][f"gaitforge.{group}"].values()
+
+
 def test_tables_have_a_column_for_every_cell():
     for page in PAGES:
         text = FENCED.sub("", page.read_text())
@@ -117,4 +152,5 @@ def test_the_largest_return_is_as_documented():
 
 def test_readme_and_architecture_are_short():
     assert len(README.read_text().splitlines()) <= 130
-    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
+    assert len(ARCHITECTURE.read_text().splitlines()) <= 150
+    assert len(ARCHITECTURE.read_text().split()) <= 1000

@@ -6,9 +6,9 @@
     import_source("d4rl", "hopper_medium.hdf5", "hopper.zarr")
     export_selection("d4rl", open_store("hopper.zarr").select(), "again.hdf5")
 
-To add a format, write a folder with an `Importer` and an `Exporter` (`protocol.py`) and add
-one entry here. Other packages name a `FormatEntry` by an entry point (`extensions`). A format's
-modules load when it is used, so its packages are optional. Bad input raises DatasetError
+A plug-in or another package brings a format: an `Importer` and an `Exporter` (`protocol.py`), and
+a `FormatEntry` that an entry point names, see docs/howto/format.md. A format's modules load when it
+is used, so its packages are optional. Bad input raises DatasetError
 everywhere: one line that names the file and the key.
 """
 
@@ -55,7 +55,7 @@ FORMATS: dict[str, FormatEntry] = {}
 
 
 def format_names() -> list[str]:
-    """The formats here, and those of other packages."""
+    """The formats here, and those of plug-ins and other packages."""
     return list(dict.fromkeys([*FORMATS, *extension_names("format")]))
 
 

@@ -1,1 +1,1 @@
-"""Files for a robot's program: exported policies, and policies of other programs in ONNX files."""
+"""Exported policies as files for a robot's program, and the control loop that runs such a file."""

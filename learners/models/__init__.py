@@ -1,1 +1,1 @@
-"""The networks and their registry; one file or folder per network."""
+"""The networks, a file for each family of them, and their registry."""

@@ -84,8 +84,10 @@ COMMANDS = {
         "completion": ("main", "print a shell completion script"),
     },
 }
-"""Heading of the help, most used first -> name -> (module of this package with the `Command`
-NAME_command, help). Plug-ins add others."""
+"""Heading of the help -> name -> (module of this package with the `Command` NAME_command, help),
+in the help's order: the most used first. A plug-in's command follows the one that its entry names
+(`CommandEntry.after`), else it stands at the end of its heading; a heading of its own comes after
+these."""
 SHORT_NAMES = ("demo", "pipeline", "compare", "dagger")
 """Commands that do the work of `gaitforge run PRESET`; the help has one line for them."""
 

@@ -8,6 +8,7 @@ DOCTOR = CommandEntry(
     "look for faults in a store or other data; exit 1 for errors",
     f"{_COMMANDS}:doctor_command",
     group="look at data",
+    after="card",
 )
 CUT = CommandEntry(
     "write a new store whose episodes are cut where the doctor sees several saved as one",

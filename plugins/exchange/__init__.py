@@ -1,1 +1,1 @@
-"""Other projects' dataset formats: LeRobot, Minari and robomimic."""
+"""Other projects' dataset formats (LeRobot, Minari, robomimic), and publishing on the Hub."""

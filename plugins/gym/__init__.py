@@ -1,1 +1,1 @@
-"""Gymnasium's tasks, D4RL's format and the Adroit hand; the README says more."""
+"""Gymnasium's tasks with the Adroit hand, D4RL's format and FCNet's memory maps."""

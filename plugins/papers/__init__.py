@@ -1,1 +1,1 @@
-"""What serves the papers' figures: presets, measurements, trainings by PPO, FCNet's format."""
+"""What serves the papers' figures: presets, measurements, trainings by PPO, other conditions."""

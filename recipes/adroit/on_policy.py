@@ -38,7 +38,7 @@ def action_noise(env_id: str, act_dim: int, strength: float) -> np.ndarray:
 
 
 class OnPolicy:
-    """Behaviour cloning and PPO; see `gaitforge.plugins.gym.training.train_gym.Learner`."""
+    """Behaviour cloning and PPO; see `gaitforge.plugins.gym.training.train.Learner`."""
 
     kind: ClassVar[str] = "ppo"
 

@@ -1,1 +1,1 @@
-"""Shared options of the commands, their types, and the options of runners."""
+"""Commands, their options and forms, and the commands that plug-ins add."""

@@ -40,7 +40,7 @@ class CommandEntry:
         summary: its line in `gaitforge --help`.
         path: "module:name" of its `Command`; the module loads when the command is used.
         group: its heading in `gaitforge --help`, e.g. "make data"; an action needs none.
-        after: the command that it follows there; empty for the end.
+        after: the command that it follows there; empty for the end, where commands are sorted.
     """
 
     summary: str

@@ -1,6 +1,7 @@
 """`gaitforge doctor`: exit codes, and commands that work as they are printed."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,10 @@ def _pasted(run: Run, commands: Sequence[str]) -> None:
         assert program == "gaitforge"
         outcome = run(*words)
         assert outcome.code == 0, outcome.err
+
+
+def test_help_has_the_doctor_after_the_card(run: Run) -> None:
+    assert re.search(r"^    card .*\n(?:     .*\n)*    doctor ", run("--help").out, re.M)
 
 
 def test_collected_episodes_have_no_finding(run: Run, tmp_path: Path) -> None:
