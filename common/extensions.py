@@ -308,6 +308,10 @@ class Registered(Mapping[str, Entry]):
             raise DatasetError(f"{packaged.where} is no {kind}: {packaged.path}")
         return entry
 
+    def usable(self) -> dict[str, Entry]:
+        """Name -> entry of all that load, see `usable_entries`."""
+        return usable_entries(self, self.__getitem__)
+
     def __contains__(self, name: object) -> bool:
         return name in self._ours or name in extension_names(self._kind)
 
@@ -316,6 +320,26 @@ class Registered(Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def usable_entries(names: Iterable[str], load: Callable[[str], Entry]) -> dict[str, Entry]:
+    """Name -> entry of all that load: a broken package spoils no other, and is told once.
+
+    Args:
+        load: the entry of a name; DatasetError if its package is broken.
+    """
+    entries = {}
+    for name in names:
+        try:
+            entries[name] = load(name)
+        except DatasetError as error:
+            _warn(str(error))
+    return entries
+
+
+@cache
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _package(entry: EntryPoint) -> str:

@@ -7,7 +7,7 @@ An import and a card say what the installed checks see in a sample of the episod
 what they see in two stores that do not fit each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,5 +58,5 @@ class DataCheck:
     of_merge: Callable[[Sequence[EpisodeSelection]], Sequence[DataFinding]] = lambda selections: ()
 
 
-DATA_CHECKS: Mapping[str, DataCheck] = Registered("data_check", DataCheck, {})
+DATA_CHECKS = Registered("data_check", DataCheck, {})
 """Every installed check, by its name."""

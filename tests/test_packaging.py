@@ -48,6 +48,13 @@ def test_an_old_name_says_the_new_one(name: str) -> None:
     assert f"import gaitforge.{name}; to import another package called {name}" in done.stderr
 
 
+def test_git_holds_no_built_script() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*/built/*"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert not listed.stdout, "the player's script is made by `make setup`"
+
+
 def test_an_extra_is_installed_as_gaitforge_was(tmp_path: Path) -> None:
     assert "pip install -e '.[onnx]' in gaitforge's folder" in install_extra("onnx")
     installed = tmp_path / "site-packages/gaitforge/common/errors.py"

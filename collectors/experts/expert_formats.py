@@ -6,14 +6,12 @@
 A folder names no code: a file in it has the name that an installed package's entry waits for.
 """
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.common.errors import DatasetError, listed
+from gaitforge.common.errors import listed
 from gaitforge.common.extensions import Registered, own_function
 
 if TYPE_CHECKING:  # they bring NumPy, and help reads the entries
@@ -57,27 +55,14 @@ def format_of(folder: Path) -> ExpertFormat | None:
     """The kind of the expert in a folder, by the file that marks it; None if none reads it."""
     if not folder.is_dir():
         return None
-    marked = (kind for kind in _formats() if (folder / kind.card).is_file())
+    kinds = EXPERT_FORMATS.usable().values()
+    marked = (kind for kind in kinds if (folder / kind.card).is_file())
     return next(marked, None)
-
-
-def _formats() -> Iterator[ExpertFormat]:
-    """Every kind that loads; one of a broken package spoils no other, and is told once."""
-    for name in EXPERT_FORMATS:
-        try:
-            yield EXPERT_FORMATS[name]
-        except DatasetError as error:
-            _warn(str(error))
-
-
-@cache
-def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr)
 
 
 def folders_allowed() -> str:
     """What follows the allowed experts in an error: the folders that installed packages read."""
-    writers = [f"`{kind.writer}`" for kind in _formats()]
+    writers = [f"`{kind.writer}`" for kind in EXPERT_FORMATS.usable().values()]
     return f", or a folder that {' or '.join(writers)} wrote" if writers else ""
 
 

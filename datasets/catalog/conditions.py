@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.catalog.rows import from_numpy
+from gaitforge.datasets.catalog.rows import array_to_numpy, from_numpy, valid_rows
 
 ROW = "gaitforge_row"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -115,7 +115,9 @@ def _without_nan(columns: pa.Table) -> pa.Table:
     for index, field in enumerate(columns.schema):
         if not pa.types.is_floating(field.type):
             continue
-        values = columns.column(index).to_numpy()  # a missing value becomes NaN
+        chunks = columns.column(index).chunks
+        valued = [np.where(valid_rows(chunk), array_to_numpy(chunk), np.nan) for chunk in chunks]
+        values = np.concatenate(valued) if valued else np.zeros(0)
         if np.isnan(values).any():
             columns = columns.set_column(index, field, pa.array(values, mask=np.isnan(values)))
     return columns

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, failures, listed
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
+from gaitforge.datasets.catalog.rows import array_to_numpy, valid_rows
 from gaitforge.datasets.schema import Schema
 
 # The table of a part's episodes.
@@ -59,14 +60,13 @@ def episodes_digest(table: pa.Table) -> str:
     for name in sorted(table.column_names):
         column = table.column(name).combine_chunks()
         digest.update(f"{name} {column.type} {len(column)}\n".encode())
-        missing = column.null_count > 0
-        valid = np.asarray(column.is_valid()) if missing else np.ones(len(column), bool)
+        valid = valid_rows(column)
         digest.update(valid.tobytes())
         if pa.types.is_string(column.type):
             digest.update(_json_of(column).encode())
         else:
-            empty = pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type)
-            digest.update(np.asarray(column.fill_null(empty) if missing else column).tobytes())
+            values = array_to_numpy(column)
+            digest.update(np.where(valid, values, np.zeros_like(values)).tobytes())
     return digest.hexdigest()
 
 
@@ -74,8 +74,8 @@ def _json_of(column: pa.Array) -> str:
     """A column of text as a JSON list; each of its few values is encoded once."""
     encoded = column.dictionary_encode()
     texts = [json.dumps(value) for value in [*encoded.dictionary.to_pylist(), None]]
-    codes = encoded.indices.fill_null(len(texts) - 1).to_pylist()
-    return f"[{', '.join([texts[code] for code in codes])}]"
+    codes = encoded.indices.to_pylist()
+    return f"[{', '.join([texts[-1 if code is None else code] for code in codes])}]"
 
 
 def _check_names(names: list[str], required: Iterable[str]) -> None:

@@ -21,11 +21,12 @@ from gaitforge.common.errors import disk_failures
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.layout import check_outside_stores
 
-_DTYPES = {pa.int64(): np.int64, pa.int32(): np.int32, pa.float64(): np.float64}
+_DTYPES = {pa.from_numpy_dtype(kind): np.dtype(kind) for kind in "bhilBHILfd"}
+"""Arrow type of numbers -> NumPy's."""
 
 
 def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Values of an int64, int32, float64 or bool column; ValueError if some are missing."""
+    """Values of a column of numbers or bools; ValueError if some are missing."""
     if column.null_count:
         raise ValueError("the column has missing values")
     dtype = _DTYPES.get(column.type, np.bool_)
@@ -34,16 +35,28 @@ def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def array_to_numpy(array: pa.Array) -> np.ndarray:
-    """Values of an int64, int32, float64 or bool array without missing values."""
+    """Values of an array of numbers or bools; anything where a value is missing."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(0, _DTYPES.get(array.type, np.bool_))
     start = array.offset
     stop = array.offset + len(array)
     if pa.types.is_boolean(array.type):
-        bits = np.frombuffer(buffer, np.uint8)
-        return np.unpackbits(bits, count=stop, bitorder="little")[start:].astype(bool)
+        return _bits(buffer, start, stop)
     return np.frombuffer(buffer, _DTYPES[array.type])[start:stop]
+
+
+def valid_rows(array: pa.Array) -> np.ndarray:
+    """(rows,) bool: where an array has a value."""
+    buffer = array.buffers()[0]
+    if buffer is None or not array.null_count:
+        return np.ones(len(array), bool)
+    return _bits(buffer, array.offset, array.offset + len(array))
+
+
+def _bits(buffer: pa.Buffer, start: int, stop: int) -> np.ndarray:
+    bits = np.frombuffer(buffer, np.uint8)
+    return np.unpackbits(bits, count=stop, bitorder="little")[start:].astype(bool)
 
 
 def from_numpy(values: np.ndarray) -> pa.Array:

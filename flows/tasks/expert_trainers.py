@@ -65,12 +65,8 @@ TRAINERS = Registered("expert_trainer", ExpertTrainer, {})
 
 
 def network_trainer(settings: Mapping[str, Any]) -> tuple[str, ExpertTrainer] | None:
-    """The task, and its trainer of networks, whose setting is among these; None without any.
-
-    Raises:
-        DatasetError: another package's trainer is broken.
-    """
-    for task, trainer in TRAINERS.items():
+    """The task, and its trainer of networks, whose setting is among these; None without any."""
+    for task, trainer in TRAINERS.usable().items():
         if trainer.network_training and trainer.setting in settings:
             return task, trainer
     return None

@@ -349,7 +349,7 @@ def _of_tree(parents: Mapping[str, str], actions: Iterable[str]) -> Body:
     return Body(parents, fields, joints, complete=False)
 
 
-BODIES: Mapping[str, Body] = Registered("embodiment", Body, {})
+BODIES = Registered("embodiment", Body, {})
 """Name -> body, of plug-ins and other packages, by the entry points `gaitforge.embodiments`."""
 QUADRUPED = "quadruped"
 _QUADRUPED = _quadruped()
@@ -379,13 +379,15 @@ def known_body(body: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
 
 def _models_of(body: str) -> str:
     """The presets for a body, for an error message; "" if there are none."""
-    presets = [name for name, preset in PRESETS.items() if preset.values.get("body") == body]
+    presets = [
+        name for name, preset in PRESETS.usable().items() if preset.values.get("body") == body
+    ]
     return f"use --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
 
 
 def body_of(slices: Slices, act_dim: int) -> str:
     """The body that has these fields, among others, and this size of action; else the quadruped."""
-    for name, body in BODIES.items():
+    for name, body in BODIES.usable().items():
         if body.act_dim == act_dim and body.fields.keys() <= slices.keys():
             return name
     return QUADRUPED

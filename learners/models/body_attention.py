@@ -158,8 +158,7 @@ def in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
         future.result()
 
 
-@torch.library.custom_op("gaitforge::neighbour_attention", mutates_args=())
-def _attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _loop_attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     rows = len(qkv)
     width = qkv.shape[-1]
     pooled, weights = _outputs(qkv, starts, columns)
@@ -175,14 +174,12 @@ def _attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Te
     return pooled, weights
 
 
-@_attention.register_fake
 def _outputs(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     rows, nodes, _, heads, width = qkv.shape
     return qkv.new_empty(rows, nodes, heads, width), qkv.new_empty(rows, heads * columns.shape[0])
 
 
-@torch.library.custom_op("gaitforge::neighbour_attention_backward", mutates_args=())
-def _attention_backward(
+def _loop_gradient(
     grad_pooled: Tensor, qkv: Tensor, starts: Tensor, columns: Tensor, weights: Tensor
 ) -> Tensor:
     rows = qkv.shape[0]
@@ -201,9 +198,37 @@ def _attention_backward(
     return grad_qkv
 
 
-@_attention_backward.register_fake
-def _(grad_pooled: Tensor, qkv: Tensor, starts: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+def _gradient_output(
+    grad_pooled: Tensor, qkv: Tensor, starts: Tensor, columns: Tensor, weights: Tensor
+) -> Tensor:
     return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
+
+
+_OPERATORS = torch.library.Library("gaitforge", "DEF")
+
+
+def _operator(schema: str, loops: Callable[..., Any], outputs: Callable[..., Any]) -> Any:
+    """An operator of PyTorch by its loops on the CPU, and its empty outputs.
+
+    `torch.library.custom_op` imports torch's compiler at the first call: 5 s of CPU.
+    """
+    name = _OPERATORS.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    _OPERATORS.impl(name, loops, "CPU")
+    torch.library.register_fake(f"gaitforge::{name}", outputs, lib=_OPERATORS)
+    return getattr(torch.ops.gaitforge, name).default
+
+
+_attention = _operator(
+    "neighbour_attention(Tensor qkv, Tensor starts, Tensor columns) -> (Tensor, Tensor)",
+    _loop_attention,
+    _outputs,
+)
+_attention_backward = _operator(
+    "neighbour_attention_backward(Tensor grad_pooled, Tensor qkv, Tensor starts, Tensor columns, "
+    "Tensor weights) -> Tensor",
+    _loop_gradient,
+    _gradient_output,
+)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -214,7 +239,9 @@ def _differentiate(ctx: Any, grad_pooled: Tensor, _: Tensor | None) -> tuple[Ten
     return _attention_backward(grad_pooled, *ctx.saved_tensors), None, None
 
 
-_attention.register_autograd(_differentiate, setup_context=_keep)
+torch.library.register_autograd(
+    "gaitforge::neighbour_attention", _differentiate, setup_context=_keep, lib=_OPERATORS
+)
 
 
 def compiled_attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> Tensor:

@@ -228,7 +228,7 @@ _SHIPPED: dict[str, ModelPreset] = {
     **_body_presets("adroit-hammer", "adroit-hammer", 17_132_890, 11, 14_302_770),
     **_body_presets("adroit-relocate", "adroit-relocate", 17_131_934, 11, 14_308_726),
 }
-PRESETS: Mapping[str, ModelPreset] = Registered("model_preset", ModelPreset, _SHIPPED)
+PRESETS = Registered("model_preset", ModelPreset, _SHIPPED)
 """Name -> preset: the sizes here, and those of plug-ins and other packages."""
 
 
@@ -254,7 +254,8 @@ def model_preset(name: str) -> ModelPreset:
 def describe_models() -> list[dict[str, Any]]:
     """Every model as {model, kind, space, objective, parameters}; imports none."""
     shown = ("kind", "space", "objective", "parameters")
-    entries = {name: PRESETS.get(name) or ModelPreset(name, None, {}) for name in model_names()}
+    packaged = [name for name in extension_names("model") if name not in PRESETS]
+    entries = PRESETS.usable() | {name: ModelPreset(name, None, {}) for name in packaged}
     return [
         {"model": name} | {key: getattr(entry, key) for key in shown}
         for name, entry in entries.items()

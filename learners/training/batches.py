@@ -347,7 +347,11 @@ def training_fields(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
     """See `objective_fields`; ValueError, too, if critics would judge discrete actions' scores."""
     objective = OBJECTIVES[config.objective]
     if "choices" in schema.attributes and objective.values and not objective.gaussian:
-        fits = [name for name, option in OBJECTIVES.items() if option.gaussian or not option.values]
+        fits = [
+            name
+            for name, option in OBJECTIVES.usable().items()
+            if option.gaussian or not option.values
+        ]
         raise ValueError(
             f"the store's actions are discrete, and the critics of {config.objective} judge others "
             f"in between; allowed: {', '.join(fits)}"

@@ -122,7 +122,9 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         network = build_network(spec, layout, act_dim)
     if has_own_loss(network) and (objective.values or objective.gaussian):
         plain = [
-            name for name, option in OBJECTIVES.items() if not (option.values or option.gaussian)
+            name
+            for name, option in OBJECTIVES.usable().items()
+            if not (option.values or option.gaussian)
         ]
         raise ValueError(
             f"model {config.model} learns by a loss of its own, not by the objective "

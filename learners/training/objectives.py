@@ -44,7 +44,7 @@ class Objective:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-OBJECTIVES: Mapping[str, Objective] = Registered(
+OBJECTIVES = Registered(
     "objective",
     Objective,
     {

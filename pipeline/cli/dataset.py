@@ -137,9 +137,8 @@ def _merge(arguments: argparse.Namespace) -> None:
     copy_records([arguments.first, arguments.second], arguments.out)
     info = datasets.open_store(arguments.out).info()
     selections = [first.select(), second.select()]
-    notes = [
-        finding.line for check in DATA_CHECKS.values() for finding in check.of_merge(selections)
-    ]
+    checks = DATA_CHECKS.usable().values()
+    notes = [finding.line for check in checks for finding in check.of_merge(selections)]
     record = {"store": str(arguments.out), **asdict(info)}
     show_one(record | ({"notes": notes} if arguments.json and notes else {}), arguments.json)
     if not arguments.json:

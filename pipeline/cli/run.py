@@ -151,7 +151,7 @@ def run_command(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.pipeline.presets.experiments import PRESETS
 
     if arguments.list_presets:
-        return CommandWork(Path(), (), lambda _: _listed(PRESETS), ())
+        return CommandWork(Path(), (), lambda _: _listed(PRESETS.usable()), ())
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
     path = Path(arguments.what)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gaitforge import datasets
 from gaitforge.common.errors import install_extra
+from gaitforge.common.extensions import usable_entries
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
 from gaitforge.datasets.schema import WORDS
 from gaitforge.flows.progress import Reporter, begun_later
@@ -183,8 +184,7 @@ def _report_result(report: "Report") -> Result:
 def formats_command(arguments: argparse.Namespace) -> None:
     """List the other projects' formats and their options."""
     rows = []
-    for name in format_names():
-        entry = find_format(name)
+    for name, entry in usable_entries(format_names(), find_format).items():
         missing = entry.missing
         row: dict[str, object] = {
             "format": name,

@@ -214,7 +214,7 @@ _OURS: Mapping[str, Preset] = {
     ),
     DAGGER: Preset(_dagger, "rounds of corrections beside plain imitation"),
 }
-PRESETS: Mapping[str, Preset] = Registered("preset", Preset, _OURS)
+PRESETS = Registered("preset", Preset, _OURS)
 
 
 def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> Experiment | StagedPlan:
@@ -230,7 +230,7 @@ def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> Experime
         raise ValueError(f"unknown preset '{name}'; allowed: {listed(PRESETS)}")
     entry = PRESETS[name]
     if size != SMALL and not entry.full:
-        sized = listed([key for key, preset in PRESETS.items() if preset.full])
+        sized = listed([key for key, preset in PRESETS.usable().items() if preset.full])
         raise ValueError(f"{name} has one size; those with two: {sized}")
     settings: dict[str, Any] = {} if size == SMALL else {"full": True}
     if entry.places:

@@ -10,7 +10,7 @@ Quick to import, as these classes are what entry points name: the functions load
 written. Without such an entry the card and the report have no link, and nothing else changes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,9 +54,9 @@ class EpisodePages:
     evaluated: str
 
 
-CARD_PAGES: Mapping[str, CardPage] = Registered("card_page", CardPage, {})
+CARD_PAGES = Registered("card_page", CardPage, {})
 """Name -> a page beside every card."""
-EPISODE_PAGES: Mapping[str, EpisodePages] = Registered("episode_page", EpisodePages, {})
+EPISODE_PAGES = Registered("episode_page", EpisodePages, {})
 """Name -> what writes pages of a run; the first one does."""
 
 
@@ -64,13 +64,13 @@ def card_pages(selection: "Selection", folder: Path, condition: str) -> dict[str
     """The added pages of a card in this folder: file -> text."""
     return {
         page.file: own_function(page.text)(selection, folder, condition)
-        for page in CARD_PAGES.values()
+        for page in CARD_PAGES.usable().values()
     }
 
 
 def write_stored_page(store: Path, page: Path, reporter: "Reporter") -> None:
     """Write the page of a store's episodes; nothing where no package writes it."""
-    if (pages := _episode_pages()) is not None:
+    if (pages := episode_pages()) is not None:
         own_function(pages.stored)(store, page, reporter)
 
 
@@ -78,9 +78,10 @@ def write_evaluation_pages(
     out: Path, names: Sequence[str], reporter: "Reporter", ghosts: bool = True
 ) -> None:
     """Write the pages of a run's evaluations; nothing where no package writes them."""
-    if (pages := _episode_pages()) is not None:
+    if (pages := episode_pages()) is not None:
         own_function(pages.evaluated)(out, names, reporter, ghosts)
 
 
-def _episode_pages() -> EpisodePages | None:
-    return next(iter(EPISODE_PAGES.values()), None)
+def episode_pages() -> EpisodePages | None:
+    """What writes the pages of a run; None if no installed package does."""
+    return next(iter(EPISODE_PAGES.usable().values()), None)

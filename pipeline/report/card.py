@@ -311,7 +311,7 @@ def write_card(
     steps = SAMPLE_STEPS if channels else 0
     record["findings"] = [
         fields_of(finding, "severity", "name", "text", "count")
-        for check in DATA_CHECKS.values()
+        for check in DATA_CHECKS.usable().values()
         for finding in check.of_sample(selection, steps)
     ]
     if draw is not None:
@@ -348,7 +348,7 @@ def write_readme(
     else:
         links = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
         (folder / README).write_text(readme.read_text() + links, encoding="utf-8")
-    kept = {page.name, README, *(added.file for added in CARD_PAGES.values())}
+    kept = {page.name, README, *(added.file for added in CARD_PAGES.usable().values())}
     kept |= {markdown.name} if readme is not None else set()
     names = [name for name in files_under(folder) if name in kept or "/" in name]
     return {name: folder / name for name in names}
@@ -387,7 +387,7 @@ def card_page(record: Record, folder: Path) -> str:
         spectra=[(spectrum, _spectrum_chart(spectrum)) for spectrum in record["spectra"]],
         abstract=abstract(record),
         pictures=pictures,
-        added=CARD_PAGES.values(),
+        added=CARD_PAGES.usable().values(),
     )
 
 
@@ -418,7 +418,7 @@ def _shown(record: Record) -> dict[str, object]:
     texts["Limitations"] = about["limitations"]
     return {
         "card": record,
-        "checks": {name: check.command for name, check in DATA_CHECKS.items()},
+        "checks": {name: check.command for name, check in DATA_CHECKS.usable().items()},
         "schema": schema,
         "actions": actions_in_words(Schema.from_json(schema)),
         "total": total,

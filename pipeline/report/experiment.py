@@ -16,7 +16,7 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
 from gaitforge.pipeline.report.added_pages import (
-    EPISODE_PAGES,
+    episode_pages,
     write_evaluation_pages,
     write_stored_page,
 )
@@ -70,7 +70,7 @@ def stages_in(out: Path) -> list[Stage]:
 
 def stages_of(claim: Claim, out: Path) -> list[Stage]:
     """An experiment's stages, with its pages."""
-    shown = bool(EPISODE_PAGES)
+    shown = episode_pages() is not None
     pages = Pages(
         card=write_store_card,
         episodes=write_stored_page if shown else None,

@@ -395,7 +395,7 @@ def test_a_package_writes_the_pages_of_a_run(install: Install, store: Path, tmp_
 def test_a_run_has_no_pages_where_no_package_writes_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(experiment, "EPISODE_PAGES", {})
+    monkeypatch.setattr(experiment, "episode_pages", lambda: None)
     names = [stage.name for stage in stages_of(CLAIM, tmp_path)]
     assert {"collect", "describe", "compare", "report"} <= {*names}
     assert not [name for name in names if name.startswith("show ")]
@@ -430,9 +430,62 @@ def test_a_package_examines_what_is_imported_merged_and_on_a_card(
     merged = run("dataset", "merge", *(tmp_path / f"{side}.zarr" for side in "ab"), tmp_path / "c")
     assert "note: warning, gap: 2 stores\n" in merged.out
     install("broken", "data_check", "holes", "holes_check:CHECK", "CHECK = 3")
-    refused = run("import", "flat", tmp_path / "flat.hdf5", tmp_path / "none.zarr")
-    assert_refused(refused, "data_check 'holes' of the package broken is no DataCheck")
-    assert not (tmp_path / "none.zarr").exists()
+    done = run("import", "flat", tmp_path / "flat.hdf5", tmp_path / "again.zarr")
+    assert f"note: note, gap: {count} episodes, 50000 steps\n" in done.out
+    [warning] = [line for line in done.err.splitlines() if line.startswith("warning")]
+    assert "data_check 'holes' of the package broken is no DataCheck" in warning
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("data_check", "card"),
+        ("card_page", "card"),
+        ("model_preset", "models"),
+        ("format", "formats"),
+        ("preset", "run --list"),
+    ],
+)
+def test_a_broken_package_is_left_out_of_what_takes_all_of_a_kind(
+    install: Install, run: Run, store: Path, tmp_path: Path, kind: str, words: str
+) -> None:
+    install("bad", kind, f"bad-{kind}", f"bad_{kind}:ENTRY", "raise RuntimeError('no\\nuse')")
+    rest = [store, "--no-channels", "--no-pictures", "--out", tmp_path / "card"]
+    done = run(*words.split(), *(rest if words == "card" else ()))
+    assert done.code == 0, done.err
+    [warning] = [line for line in done.err.splitlines() if line.startswith("warning")]
+    assert f"{kind} 'bad-{kind}' of the package bad cannot be loaded: RuntimeError: no" in warning
+
+
+def test_a_broken_packages_body_spoils_no_other(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("bad", "embodiment", "blob", "bad_bodies:BLOB", "BLOB = 3")
+    assert body_of({"joint_vel": (0, 12)}, 12) == "quadruped"
+    assert "embodiment 'blob' of the package bad is no Body" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="embodiment 'blob' of the package bad is no Body"):
+        body_view("blob", {"joint_vel": (0, 12)}, 12)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("odd_raises", "raise RuntimeError('no\\ndriver')", "RuntimeError: no driver"),
+        ("odd_empty", "", "AttributeError: module 'odd_empty' has no attribute 'Odd'"),
+        ("odd_number", "Odd = 3", "needs a class Odd and a function installed_version"),
+        ("odd_alone", "class Odd: pass", "needs a class Odd and a function installed_version"),
+        ("odd_version", SIMULATOR.replace("Slow", "Odd").replace('"7.0"', "1 / 0"), "ZeroDivision"),
+    ],
+)
+def test_a_broken_packages_simulator_is_refused_in_a_line(
+    install: Install, run: Run, tmp_path: Path, module: str, source: str, reason: str
+) -> None:
+    install("odd", "simulator", "odd", f"{module}:Odd", source)
+    listing = run("sim", "list", "--json")
+    assert listing.code == 0, listing.err
+    [row] = [row for row in json.loads(listing.out) if row["name"] == "odd"]
+    assert reason in row["why_not"]
+    assert_refused(run("collect", tmp_path / "y.zarr", "--sim", "odd", *TINY_GRID), reason)
 
 
 def test_a_packages_command_has_its_heading(install: Install, run: Run) -> None:
