@@ -8,8 +8,7 @@ from pathlib import Path
 
 MODULE = """
 import sys
-from gaitforge.common.kernels import compiled as twice_compiled, elementwise
-from gaitforge.common.kernels import compiled
+from gaitforge.common.kernels import compiled, compiled_fast, elementwise
 
 FULL = {full}
 
@@ -22,11 +21,11 @@ if FULL:
     from numba.core import caching
     caching.IndexDataCacheFile.save = save
 
-@compiled()
+@compiled_fast()
 def twice(x):
     return 2 * x
 
-@twice_compiled
+@compiled
 def thrice(x):
     return 3 * x
 

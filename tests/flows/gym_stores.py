@@ -10,10 +10,37 @@ from gaitforge.datasets.schema import TASK_AND_QUALITY
 from gaitforge.learners.training.config import TrainConfig
 
 RETURNS = {"random": -5.0, "expert": 300.0}
-NAMES = {"HalfCheetah-v5": "halfcheetah", "Hopper-v5": "hopper", "Walker2d-v5": "walker2d"}
+NAMES = {
+    "HalfCheetah-v5": "halfcheetah",
+    "Hopper-v5": "hopper",
+    "Walker2d-v5": "walker2d",
+    "AdroitHandDoor-v1": "door",
+}
 """An environment's id -> D4RL's name."""
-JOINTS = {"halfcheetah": 6, "hopper": 3, "walker2d": 6}
-CONTROL_DT_S = {"halfcheetah": 0.05, "hopper": 0.008, "walker2d": 0.008}
+
+
+def planar_slices(joints: int) -> dict[str, tuple[int, int]]:
+    """The observation of a robot in a plane with this many joints, as Gymnasium has it."""
+    ends = (2, 2 + joints, 5 + joints, 5 + 2 * joints)
+    names = ("root_pos", "joint_pos", "root_vel", "joint_vel")
+    return dict(zip(names, zip((0, *ends), ends, strict=False), strict=True))
+
+
+SLICES = {
+    "halfcheetah": planar_slices(6),
+    "hopper": planar_slices(3),
+    "walker2d": planar_slices(6),
+    "door": {
+        "joint_pos": (0, 27),
+        "latch_pos": (27, 28),
+        "door_hinge_pos": (28, 29),
+        "palm_pos": (29, 32),
+        "handle_pos": (32, 35),
+        "palm_to_handle": (35, 38),
+        "door_open": (38, 39),
+    },
+}
+CONTROL_DT_S = {"halfcheetah": 0.05, "hopper": 0.008, "walker2d": 0.008, "door": 0.01}
 QUALITIES = ("medium", "medium-replay", "expert")
 ACT_DIM = 3
 
@@ -30,13 +57,6 @@ TINY = TrainConfig(
 """A training of such a store that takes a moment."""
 
 
-def planar_slices(joints: int) -> dict[str, tuple[int, int]]:
-    """The observation of a robot in a plane with this many joints, as Gymnasium has it."""
-    ends = (2, 2 + joints, 5 + joints, 5 + 2 * joints)
-    names = ("root_pos", "joint_pos", "root_vel", "joint_vel")
-    return dict(zip(names, zip((0, *ends), ends, strict=False), strict=True))
-
-
 def make_gym_store(
     path: Path,
     env: str = "Hopper-v5",
@@ -46,7 +66,7 @@ def make_gym_store(
 ) -> Path:
     """A part per quality; the last episode of medium-replay is cut off, the others terminated."""
     name = NAMES[env]
-    slices = planar_slices(JOINTS[name])
+    slices = SLICES[name]
     obs_dim = max(stop for _, stop in slices.values())
     attributes = {"task": name, "format": "gymnasium"}
     schema = Schema(

@@ -5,22 +5,22 @@ from pathlib import Path
 import pytest
 
 from gaitforge.common.errors import DatasetError
-from gaitforge.datasets.formats import find_format
+from gaitforge.datasets.formats import find_format, format_names
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.doctor.data import source_data
-from tests.datasets.formats.format_stores import CASES, random_episodes
-from tests.datasets.formats.test_recognising import DAMAGES
+from tests.datasets.formats.cases import CASES
+from tests.datasets.formats.format_stores import random_episodes
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", [name for name in format_names() if name in CASES])
 def test_the_reason_of_the_format_that_recognises_a_source_is_given(
     name: str, tmp_path: Path
 ) -> None:
     if missing := find_format(name).missing:
         pytest.skip(f"{', '.join(missing)} not installed")
     store = CASES[name].make(tmp_path / "store", random_episodes(4))
-    for case, damage in DAMAGES[name].items():
+    for case, damage in CASES[name].damages.items():
         source = tmp_path / case / "source"
         source.parent.mkdir()
         export_selection(name, store.select(), source)

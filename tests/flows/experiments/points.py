@@ -23,7 +23,7 @@ from gaitforge.flows.tasks.evaluation import (
 )
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import TASKS
-from tests.flows.gym_stores import ACT_DIM, JOINTS, NAMES, planar_slices
+from tests.flows.gym_stores import ACT_DIM, NAMES, SLICES
 
 STEPS = 20
 
@@ -120,7 +120,7 @@ class PointsEvaluation(EvaluationPlan):
         return [Cell({"task": self.task}, episodes)], parameters
 
     def _observation(self, rng: np.random.Generator, count: int) -> StoredObservation:
-        width = max(stop for _, stop in planar_slices(JOINTS[self.task]).values())
+        width = max(stop for _, stop in SLICES[self.task].values())
         policy = rng.normal(size=(count, width)).astype(np.float32)
         return StoredObservation(policy, np.zeros(count, np.float32))
 

@@ -9,7 +9,6 @@ from gaitforge.learners.models.bodies import BODIES, Body, EmbodimentGraph, body
 from gaitforge.learners.models.bot import BodyMLPConfig, BoTConfig
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.tokens import TokenLayout
-from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS
 from tests.learners.making import OBS_SLICES
 
 # Observations and actions of each body part of the CMU humanoid, as the published code has them:
@@ -179,14 +178,6 @@ def test_slices_of_a_body_tile_its_observation() -> None:
         assert spans[0][0] == 0
         assert all(a[1] == b[0] for a, b in pairwise(spans))
         assert spans[-1][1] == width_of(body)
-
-
-@pytest.mark.parametrize("task", ["door", "hammer", "relocate"])
-def test_names_of_the_adroit_tasks_are_those_of_the_bodies(task: str) -> None:
-    body = BODIES[f"adroit-{task}"]
-    assert TASKS[task].obs_slices == body.slices
-    layout = TokenLayout.of_data("return", TASKS[task].obs_slices, body.act_dim)
-    assert body.graph(layout.slices, body.act_dim).obs_dim == layout.dim
 
 
 def test_every_action_of_the_body_mlp_depends_on_every_observation() -> None:

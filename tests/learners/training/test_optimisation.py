@@ -65,7 +65,9 @@ def test_the_papers_presets_train_as_published() -> None:
         rates = [learning_rate(step, config) for step in range(50)]
         assert rates[:10] == pytest.approx([5e-4 * n for n in range(1, 11)])
         assert rates[10] == 5e-3 > rates[-1]
-        assert type(make_optimiser(weight, config)) is torch.optim.Adam
+        made = make_optimiser(weight, config)
+        assert isinstance(made, torch.optim.Adam)
+        assert not isinstance(made, torch.optim.AdamW)
         assert (config.betas, config.eps, config.weight_decay) == ((0.9, 0.98), 1e-9, 1e-4)
         assert (config.window_len, config.batch_size, config.grad_clip) == (64, batch_size, None)
     assert (config.objective, config.return_zero) == ("return", None)
