@@ -35,6 +35,7 @@ ISAACGYM_WORKER = "gaitforge.collectors.physics.isaacgym.worker"
 LAZY = {
     "coverage": "may be absent",
     "dask": "slow to import",
+    "mujoco": "slow to import",
     "numba": "slow to import",
     "numcodecs": "slow to import",
     "prefect": "slow to import",

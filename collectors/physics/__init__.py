@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
+from typing import cast
 
 from gaitforge.collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend
 from gaitforge.collectors.robots.robot import RobotCard
@@ -88,7 +89,7 @@ def make_backend(
     if not status.available:
         raise BackendUnavailable(f"simulator '{name}' is not available: {status.why_not}")
     _, backend = _backend(name)
-    build: Callable[..., PhysicsBackend] = backend
+    build = cast("Callable[..., PhysicsBackend]", backend)
     robots = [robot] if isinstance(robot, RobotCard) else list(robot)
     if len(robots) == 1:
         return build(robots[0], num_robots, threads)

@@ -22,7 +22,6 @@ from itertools import chain, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import torch
 from torch import Tensor
 
@@ -177,6 +176,8 @@ def robot_tree(robot: Path) -> dict[str, Any]:
     Raises:
         ValueError: no such file, one that cannot be read, or actions that are not of joints.
     """
+    import mujoco
+
     path = robot / CARD_FILE if robot.is_dir() else robot
     try:
         joints = []

@@ -121,11 +121,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
     if has_own_loss(network) and (objective.values or objective.gaussian):
-        plain = [
-            name
-            for name, option in OBJECTIVES.usable().items()
-            if not (option.values or option.gaussian)
-        ]
+        options = OBJECTIVES.usable()
+        plain = [name for name in options if not (options[name].values or options[name].gaussian)]
         raise ValueError(
             f"model {config.model} learns by a loss of its own, not by the objective "
             f"{config.objective}; allowed: {', '.join(plain)}"

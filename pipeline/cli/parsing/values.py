@@ -189,30 +189,25 @@ class ChosenValues(Mapping[str, Any]):
 
     Args:
         names: a value's name -> its argument; arguments that the command lacks are left out.
-        ready: further values, which are read already.
     """
 
-    def __init__(self, arguments: argparse.Namespace, names: Mapping[str, str], **ready: Any):
+    def __init__(self, arguments: argparse.Namespace, names: Mapping[str, str]) -> None:
         values = vars(arguments)
         self._arguments = arguments
         self._names = {key: name for key, name in names.items() if values.get(name) is not None}
-        self._ready = ready
 
     def __getitem__(self, key: str) -> Any:
-        return (
-            self._ready[key] if key in self._ready else getattr(self._arguments, self._names[key])
-        )
+        return getattr(self._arguments, self._names[key])
 
     def __contains__(self, key: object) -> bool:
         """Whether it is chosen; this does not read it."""
-        return key in self._names or key in self._ready
+        return key in self._names
 
     def __iter__(self) -> Iterator[str]:
         yield from self._names
-        yield from self._ready
 
     def __len__(self) -> int:
-        return len(self._names) + len(self._ready)
+        return len(self._names)
 
 
 def refuse_unread(arguments: Arguments, besides: Collection[str] = ()) -> None:
