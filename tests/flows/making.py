@@ -62,6 +62,11 @@ DEMO = Experiment(
     },
 )
 CLAIM = Claim("demo", DEMO)
+LEAN = replace(CLAIM, experiment=replace(DEMO, learners={"fcnet": DEMO.learners["fcnet"]}))
+"""`CLAIM` with one learner: every kind of stage, as few processes as can be."""
+
+Results = tuple[str, dict[str, Any]]
+"""The dataset's hash, and all episodes' returns."""
 
 
 def small_run(folder: Path) -> Path:
@@ -85,14 +90,8 @@ def run_experiment(
     return read_record(out / "summary.json") or {}
 
 
-def plain_results(out: Path) -> tuple[str, dict[str, Any]]:
-    """The results of `DEMO` from one undisturbed process, which draws no pages."""
-    run_experiment(CLAIM, out, Silent())
-    return results(out)
-
-
-def results(out: Path) -> tuple[str, dict[str, Any]]:
-    """What every run of a pipeline's plan must give: the dataset's hash, all episodes' returns."""
+def results(out: Path) -> Results:
+    """What every run of a pipeline's plan must give."""
     files = sorted((out / "evaluate").glob("*.json"))
     returns = {path.stem: (read_record(path) or {})["returns"] for path in files}
     return open_store(out / "legged.zarr").info().hash, returns

@@ -282,7 +282,7 @@ from pathlib import Path
 import gaitforge.pipeline.report.experiment
 from gaitforge.pipeline.cli.main import main
 draw, kills, (out, plan) = random.Random(0), 0, sys.argv[1:]
-for _ in range(5):
+for _ in range(3):
     child = os.fork()
     if child == 0:
         sys.exit(main(["pipeline", out, "--plan", plan]))
@@ -291,7 +291,7 @@ for _ in range(5):
     time.sleep(draw.uniform(0, 2))
     os.kill(child, signal.SIGKILL)
     kills += os.waitpid(child, 0)[1] == signal.SIGKILL
-assert kills >= 3
+assert kills >= 2
 sys.exit(main(["pipeline", out]))  # the plan is the folder's
 """
 
