@@ -29,6 +29,7 @@ from tests.flows.making import (
     Stop,
     results,
     run_experiment,
+    unplotted,
 )
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,7 @@ FILES = [
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A pipeline's folder and summary: interrupted in its collection, then run to its end."""
     out = tmp_path_factory.mktemp("demo") / "run"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, unplotted():
         patch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
         with pytest.raises(Stop):
             run_pipeline(DEMO, out, Interrupting(after=500))
@@ -168,7 +169,8 @@ def test_learners_are_drawn_with_a_typical_episode_and_a_typical_failure(
 ) -> None:
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
     out, _ = demo
-    page = write_experiment_report(out, Silent()).read_text()
+    with unplotted():
+        page = write_experiment_report(out, Silent()).read_text()
     index = out / "pictures" / "pictures.json"
     sheets = {sheet["file"]: sheet for sheet in json.loads(index.read_text())["sheets"]}
     drawn = {"stand.png", "run.png"}
@@ -190,7 +192,8 @@ def test_learners_are_drawn_with_a_typical_episode_and_a_typical_failure(
         assert sheet["caption"].endswith(f"seed {sheet['seed']}")
         assert sheet["caption"] in page
     before = index.stat().st_mtime_ns
-    write_experiment_report(out, Silent())
+    with unplotted():
+        write_experiment_report(out, Silent())
     assert index.stat().st_mtime_ns == before, "drawn once"
 
 
@@ -220,7 +223,8 @@ def test_several_seeds_give_means_in_the_summary_and_on_the_page(
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
     learners = {"fcnet": DEMO.learners["fcnet"]}
     plan = replace(DEMO, corrections=None, learners=learners, seeds=(0, 1))
-    summary = run_pipeline(plan, tmp_path / "run", Silent())
+    with unplotted():
+        summary = run_pipeline(plan, tmp_path / "run", Silent())
     [row] = summary["results"]
     assert row["runs"] == ["fcnet-seed-0", "fcnet-seed-1"]
     each = [run["return"] for run in summary["runs"]]
@@ -281,6 +285,8 @@ import os, random, signal, sys, time
 from pathlib import Path
 import gaitforge.pipeline.report.experiment
 from gaitforge.pipeline.cli.main import main
+from tests.flows.making import unplotted
+unplotted().start()
 draw, kills, (out, plan) = random.Random(0), 0, sys.argv[1:]
 for _ in range(3):
     child = os.fork()
