@@ -22,10 +22,11 @@ from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.report.experiment import stages_of, write_experiment_report
 from gaitforge.pipeline.report.report import write_report
 from tests.flows.making import (
-    CLAIM,
     DEMO,
+    LEAN,
     Counting,
     Interrupting,
+    Results,
     Stop,
     results,
     run_experiment,
@@ -274,8 +275,8 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def plan_file(folder: Path, made: Claim = CLAIM) -> Path:
-    write_record(folder / "given.json", made)
+def plan_file(folder: Path) -> Path:
+    write_record(folder / "given.json", LEAN)
     return folder / "given.json"
 
 
@@ -304,23 +305,23 @@ sys.exit(main(["pipeline", out]))  # the plan is the folder's
 
 @pytest.mark.long
 def test_a_pipeline_killed_at_random_gives_the_results_of_an_undisturbed_one(
-    demo: tuple[Path, dict[str, Any]], tmp_path: Path, processes: None
+    lean_results: Results, tmp_path: Path, processes: None
 ) -> None:
     out = tmp_path / "run"
     words = [sys.executable, "-c", KILLED_PIPELINES, str(out), str(plan_file(tmp_path))]
     subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=280, check=True)
-    assert results(out) == results(demo[0])
+    assert results(out) == lean_results
     assert open_store(out / "legged.zarr").verify() == []
 
 
 @pytest.mark.long
 def test_stages_on_dask_give_the_results_of_one_process(
-    demo: tuple[Path, dict[str, Any]], tmp_path: Path, processes: None
+    lean_results: Results, tmp_path: Path, processes: None
 ) -> None:
     out = tmp_path / "run"
     words = ["pipeline", str(out), "--plan", str(plan_file(tmp_path)), "--runner", "dask"]
     assert main([*words, "--workers", "2"]) == 0
-    assert results(out) == results(demo[0])
+    assert results(out) == lean_results
     states = [json.loads(path.read_text())["key"] for path in (out / "stages").glob("*.json")]
-    assert len(states) == len(stages_of(CLAIM, out))
+    assert len(states) == len(stages_of(LEAN, out))
     assert None not in states
