@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -67,61 +68,86 @@ def test_every_folder_is_a_plug_in_with_what_one_needs() -> None:
         assert any(entry_points(plugin).values()), plugin
 
 
-def gaitforge(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of a copy, which ends without a traceback."""
-    done = python(copy, "-m", "gaitforge", *words)
-    assert str(copy) not in done.stderr, done.stderr
-    return done
+COMMANDS = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from gaitforge.pipeline.cli.main import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    output, error = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(error):
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    answers.append([code or 0, output.getvalue(), error.getvalue()])
+print(json.dumps(answers), file=sys.__stdout__)
+"""
+
+
+class Answer(NamedTuple):
+    """The end of a command."""
+
+    code: int
+    output: str
+    error: str
+
+
+def answers(copy: Path, commands: Sequence[Sequence[str]]) -> list[Answer]:
+    """The ends of commands of a copy, one after the other in a process; none has a traceback."""
+    done = python(copy, "-c", COMMANDS, json.dumps(commands))
+    assert done.returncode == 0, done.stderr
+    ends = [Answer(*end) for end in json.loads(done.stdout.splitlines()[-1])]
+    assert not [end.error for end in ends if str(copy) in end.error]
+    return ends
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_what_a_plug_in_brings_goes_with_it_and_the_rest_stays(plugin: str, tmp_path: Path) -> None:
-    copy = without([plugin], tmp_path / "copy")
     brings = entry_points(plugin)
-    helped = gaitforge(copy, "--help")
-    assert helped.returncode == 0, helped.stderr
+    commands = [name.strip('"').split(".") for name in brings.get("commands", [])]
+    uses = [("unknown simulator", "--sim", name) for name in brings.get("simulators", [])]
+    uses += [("unknown task", "--task", name) for name in brings.get("tasks", [])]
+    lists = [["formats", "--json"], ["run", "--list", "--json"], ["sim", "list", "--json"]]
+    collections = [["collect", "s.zarr", option, name] for _, option, name in uses]
+    (helped, formats, presets, simulators, *refused) = answers(
+        without([plugin], tmp_path / "copy"), [["--help"], *lists, *commands, *collections]
+    )
+    assert helped.code == 0, helped.error
     for name in brings.get("commands", []):
-        assert not re.search(rf"^    {name} ", helped.stdout, re.M)
-        refused = gaitforge(copy, *name.strip('"').split("."))  # a command, or an action of one
-        assert (refused.returncode, "invalid choice" in refused.stderr) == (2, True)
-    formats = json.loads(gaitforge(copy, "formats", "--json").stdout)
-    left = {entry["format"] for entry in formats}
+        assert not re.search(rf"^    {name} ", helped.output, re.M)
+    for answer in refused[: len(commands)]:  # a command, or an action of one
+        assert (answer.code, "invalid choice" in answer.error) == (2, True)
+    left = {entry["format"] for entry in json.loads(formats.output)}
     assert left, "formats of others are there"
     assert not left & set(brings.get("formats", []))
-    listed = json.loads(gaitforge(copy, "run", "--list", "--json").stdout)
-    presets = {row["preset"] for row in listed}
-    assert {"demo", "compare"} <= presets
-    assert not presets & set(brings.get("presets", []))
-    listed = json.loads(gaitforge(copy, "sim", "list", "--json").stdout)
-    simulators = {row["name"] for row in listed}
-    assert {"mujoco", "isaacgym"} <= simulators
-    assert not simulators & set(brings.get("simulators", []))
-    for name in brings.get("simulators", []):
-        refused = gaitforge(copy, "collect", "s.zarr", "--sim", name)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-        assert f"unknown simulator '{name}'" in refused.stderr
-    for name in brings.get("tasks", []):
-        refused = gaitforge(copy, "collect", "s.zarr", "--task", name)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-        assert f"unknown task '{name}'" in refused.stderr
+    listed = {row["preset"] for row in json.loads(presets.output)}
+    assert {"demo", "compare"} <= listed
+    assert not listed & set(brings.get("presets", []))
+    known = {row["name"] for row in json.loads(simulators.output)}
+    assert {"mujoco", "isaacgym"} <= known
+    assert not known & set(brings.get("simulators", []))
+    for (complaint, _, name), answer in zip(uses, refused[len(commands) :], strict=True):
+        assert (answer.code, answer.error.count("\n")) == (2, 1)
+        assert f"{complaint} '{name}'" in answer.error
 
 
 @pytest.mark.slow
 def test_the_core_alone_collects_trains_evaluates_and_exports(tmp_path: Path) -> None:
     copy = without(PLUGINS, tmp_path / "copy")
-    assert json.loads(gaitforge(copy, "formats", "--json").stdout) == []
     cell = ["--terrain", "flat", "--skill", "stand", "--level", "2"]
-    for words in (
+    formats, *done = answers(copy, [
+        ["formats", "--json"],
         ["collect", "s.zarr", *cell, "--set", "grid.parts=1", "--set", "grid.episodes_per_part=2"],
         ["train", "s.zarr", "--model", "mlp", "--steps", "2", "--out", "run"],
         ["evaluate", "run", *cell, "--episodes", "1"],
         ["export", "run", "exported"],
         ["verify", "s.zarr", "--replay", "1"],
         ["card", "s.zarr", "--no-pictures"],
-    ):
-        done = gaitforge(copy, *words)
-        assert done.returncode == 0, done.stderr
+    ])  # fmt: skip
+    assert json.loads(formats.output) == []
+    assert [answer.code for answer in done] == [0] * 6, done
     assert "Findings" not in (copy / "s.zarr.card/card.md").read_text(), "nothing examines data"
 
 

@@ -278,7 +278,7 @@ def test_a_repetition_is_on_the_side_of_its_original(tmp_path: Path) -> None:
         assert set(alone.episode_ids()) == {each for each in rest.episode_ids() if each < 1000}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     picked=st.sets(st.integers(0, 4), min_size=1),
     noted=st.lists(

@@ -1,4 +1,4 @@
-"""A Dask cluster for the tests of a file."""
+"""A Dask cluster for the tests of a file, and the results that every runner must give."""
 
 import logging
 from collections.abc import Iterator
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gaitforge.flows.progress import Silent
 from gaitforge.flows.runners.dask_clusters import DaskSettings
+from tests.flows.making import LEAN, Results, results, run_experiment
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +24,11 @@ def scheduler() -> Iterator[DaskSettings]:
     local: Any = LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", **options)
     with local as cluster:
         yield DaskSettings(scheduler=cluster.scheduler_address)
+
+
+@pytest.fixture(scope="session")
+def lean_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The results of `LEAN` from one undisturbed process, which draws no pages."""
+    out = tmp_path_factory.mktemp("lean") / "run"
+    run_experiment(LEAN, out, Silent())
+    return results(out)

@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claim
+from gaitforge.flows.experiments.experiment_stages import card_of
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import read_record
@@ -16,6 +18,7 @@ from gaitforge.flows.stages.stage import run_stages
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.learners.making import SMALL, make_selection
 
@@ -62,6 +65,11 @@ DEMO = Experiment(
     },
 )
 CLAIM = Claim("demo", DEMO)
+LEAN = replace(CLAIM, experiment=replace(DEMO, learners={"fcnet": DEMO.learners["fcnet"]}))
+"""`CLAIM` with one learner: every kind of stage, as few processes as can be."""
+
+Results = tuple[str, dict[str, Any]]
+"""The dataset's hash, and all episodes' returns."""
 
 
 def small_run(folder: Path) -> Path:
@@ -72,27 +80,39 @@ def small_run(folder: Path) -> Path:
     return folder / "run"
 
 
+def unplotted() -> Any:
+    """Charts are not drawn in the block: those of a store's card take matplotlib seconds."""
+
+    def panel(axes: Any, title: str, description: str, note: str = "") -> Panel:
+        return Panel(title, "<svg></svg>", note)
+
+    return patch("gaitforge.pipeline.report.charts.panel", panel)
+
+
+def blank_card(store: Path, _: Reporter) -> None:
+    """An empty page instead of a store's card."""
+    page = card_of(store)
+    page.parent.mkdir(exist_ok=True)
+    page.touch()
+
+
 def run_experiment(
     made: Claim, out: Path, reporter: Reporter, pages: bool = False
 ) -> dict[str, Any]:
     """Run or resume an experiment in this process, without pages or with them; its summary."""
-    stages = stages_of(made, out)
+    if pages:
+        stages = stages_of(made, out)
+    else:
+        with patch("gaitforge.pipeline.report.experiment.write_store_card", blank_card):
+            stages = stages_of(made, out)
+        stages = [each for each in stages if each.name.split()[0] not in ("show", "report")]
     claim(made, out)
-    if not pages:
-        without = ("show", "report")
-        stages = [each for each in stages if each.name.split()[0] not in without]
     run_stages(out, stages, reporter)
     return read_record(out / "summary.json") or {}
 
 
-def plain_results(out: Path) -> tuple[str, dict[str, Any]]:
-    """The results of `DEMO` from one undisturbed process, which draws no pages."""
-    run_experiment(CLAIM, out, Silent())
-    return results(out)
-
-
-def results(out: Path) -> tuple[str, dict[str, Any]]:
-    """What every run of a pipeline's plan must give: the dataset's hash, all episodes' returns."""
+def results(out: Path) -> Results:
+    """What every run of a pipeline's plan must give."""
     files = sorted((out / "evaluate").glob("*.json"))
     returns = {path.stem: (read_record(path) or {})["returns"] for path in files}
     return open_store(out / "legged.zarr").info().hash, returns

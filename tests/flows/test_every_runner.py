@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.pipeline.cli.main import main
+from gaitforge.pipeline.serve.prefect_server import prefect_api
 from tests.flows.making import COLLECT
 
 MODEL = """
@@ -44,18 +46,21 @@ def test_a_training_and_an_evaluation_are_the_same_everywhere(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     collect(COLLECT, tmp_path / "walks.zarr", Silent())
     weights, returns = set(), []
-    for name, more in RUNNERS.items():
-        run = tmp_path / name
-        where = ["--runner", name, *more]
-        trained = said(capsys, "train", tmp_path / "walks.zarr", "--out", run, *TRAIN, *where)
-        assert trained["steps"] == 3
-        again = said(capsys, "train", tmp_path / "walks.zarr", "--out", run, *TRAIN, *where)
-        assert again["train_s"] == trained["train_s"], "nothing is trained twice"
-        with trusting(["own_models:Narrow"]):
-            weights.add(run_source(run).weights_hash())
-        out = ["--out", str(run / "evaluation.json"), "--trust", "own_models:Narrow"]
-        evaluated = said(capsys, "evaluate", run, *EPISODES, *out, *where)
-        assert (read_record(run / "evaluation.json") or {})["returns"] == evaluated["returns"]
-        returns.append(evaluated["returns"])
+    with ExitStack() as server:
+        for name, more in RUNNERS.items():
+            if name == "prefect":  # one for all commands
+                server.enter_context(prefect_api(port=0))
+            run = tmp_path / name
+            where = ["--runner", name, *more]
+            trained = said(capsys, "train", tmp_path / "walks.zarr", "--out", run, *TRAIN, *where)
+            assert trained["steps"] == 3
+            again = said(capsys, "train", tmp_path / "walks.zarr", "--out", run, *TRAIN, *where)
+            assert again["train_s"] == trained["train_s"], "nothing is trained twice"
+            with trusting(["own_models:Narrow"]):
+                weights.add(run_source(run).weights_hash())
+            out = ["--out", str(run / "evaluation.json"), "--trust", "own_models:Narrow"]
+            evaluated = said(capsys, "evaluate", run, *EPISODES, *out, *where)
+            assert (read_record(run / "evaluation.json") or {})["returns"] == evaluated["returns"]
+            returns.append(evaluated["returns"])
     assert len(weights) == 1
     assert returns[0] == returns[1] == returns[2]

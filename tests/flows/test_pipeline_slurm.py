@@ -6,16 +6,13 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.runners.slurm import chain as stages
 from gaitforge.flows.runners.slurm.jobs import find_jobs, task_states
-from gaitforge.flows.stages.collect import collect
-from tests.flows.making import CLAIM, COLLECT, DEMO, plain_results, results
+from tests.flows.making import LEAN, Results, results
 from tests.flows.processes import gaitforge as process
 from tests.flows.slurm_cluster import SlurmCluster, slurm
 from tests.flows.test_slurm import cluster, command_line, gaitforge, until
@@ -57,10 +54,13 @@ def kill(cluster: SlurmCluster, words: bytes) -> None:
 
 @pytest.mark.long
 def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_results(
-    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    lean_results: Results,
 ) -> None:
     plan, out = tmp_path / "given.json", tmp_path / "run"
-    write_record(plan, CLAIM)
+    write_record(plan, LEAN)
     assert gaitforge("pipeline", out, "--plan", plan, *HERE, "--dry-run") == 0
     assert not out.exists()
     assert gaitforge("pipeline", out, "--plan", plan, *HERE) == 0
@@ -71,7 +71,7 @@ def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_re
     assert {job.kind: job.id for job in find_jobs(out)} == first
     assert gaitforge("pipeline", out, "--runner", "slurm", "--cancel") == 0
     until(lambda: "running" not in (found := states(out, capfd).values()) and found, "it ended")
-    assert states(out, capfd)["train bot"] == "cancelled"
+    assert states(out, capfd)["train fcnet"] == "cancelled"
 
     follower = process("pipeline", out, *HERE, "--follow")
     kill(cluster, b"/train-first-")
@@ -92,7 +92,7 @@ def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_re
     assert follower.returncode == 0, told
     assert json.loads(answer) == read_record(out / "summary.json")
     assert set(states(out, capfd).values()) == {"done"}
-    assert results(out) == plain_results(tmp_path / "plain")
+    assert results(out) == lean_results
 
     assert gaitforge("evaluate", out / "train" / "fcnet", *HERE, "--episodes", "1") == 0
     kept = out / "train" / "fcnet" / "evaluation.json"
@@ -108,9 +108,7 @@ def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
 ) -> None:
     monkeypatch.setattr(stages, "PROGRESS_S", 0.0)
     plan, out = tmp_path / "given.json", tmp_path / "run"
-    small = {name: DEMO.learners[name] for name in ("fcnet",)}
-    alone = replace(DEMO, corrections=None, learners=small)
-    write_record(plan, replace(CLAIM, experiment=alone))
+    write_record(plan, replace(LEAN, experiment=replace(LEAN.experiment, corrections=None)))
     assert gaitforge("pipeline", out, "--plan", plan, *HERE) == 0
     [array, *_] = find_jobs(out)
     kill(cluster, b"/collect-")
@@ -123,38 +121,3 @@ def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
     told = capfd.readouterr().err
     assert re.search(r"collect: running, job \d+, \d of \d parts", told), told
     assert set(states(out, capfd).values()) == {"done"}
-
-
-def compared(store: Path) -> tuple[list[Any], tuple[str, ...]]:
-    """A comparison of models on legged robots, and what its rows have that is no time."""
-    collect(COLLECT, store, Silent())
-    small = {"batch_size": 4, "window_len": 8, "held_out_fraction": 0.4, "threads": 1}
-    words = ["compare", store, "--models", "mlp", "--seeds", "0,1", "--steps", "3"]
-    words += ["--terrain", "flat", "--skill", "run", "--episodes", "2"]
-    settings = [f"settings.{name}={value}" for name, value in small.items()]
-    words += [word for setting in settings for word in ("--set", setting)]
-    return words, ("learner", "seed", "return", "success", "test_mse")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("runner", "has_jobs"),
-    [(["--runner", "dask", "--workers", "2"], False), ([*HERE, "--follow"], True)],
-)
-def test_a_comparison_on_dask_and_on_slurm_has_the_rows_of_one_process(
-    runner: list[str],
-    has_jobs: bool,
-    cluster: SlurmCluster,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    words, measured = compared(tmp_path / "store.zarr")
-
-    def rows(name: str, *more: str) -> list[dict[str, Any]]:
-        capfd.readouterr()
-        assert gaitforge(*words, "--out", tmp_path / name, "--json", *more) == 0
-        record = json.loads(capfd.readouterr().out)
-        return [{each: row[each] for each in measured} for row in record["runs"]]
-
-    assert rows("there", *runner) == rows("here")
-    assert bool(find_jobs(tmp_path / "there")) == has_jobs

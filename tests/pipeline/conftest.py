@@ -1,5 +1,6 @@
 """The command line, and what it made, for the tests of all commands."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,12 @@ def trained(store: Path) -> Path:
     overrides = [word for setting in settings for word in ("--set", f"config.{setting}")]
     assert call("train", store, "--out", out, "--steps", "2", *overrides) == 0
     return out
+
+
+@pytest.fixture
+def no_charts() -> Iterator[None]:
+    """Charts are not drawn, where a test is about what stands beside them."""
+    from tests.flows.making import unplotted
+
+    with unplotted():
+        yield

@@ -14,7 +14,7 @@ from gaitforge.datasets.catalog.rows import ROWS_AT_ONCE, Records
 from gaitforge.pipeline.terminal import show_result, table
 from tests.datasets.making import small_store
 
-ROWS = 150_000
+ROWS = 100_000
 
 
 def made(count: int) -> Records:

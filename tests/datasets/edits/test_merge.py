@@ -120,7 +120,7 @@ def assigned(store: Store, first: int) -> dict[tuple[int, str], Any]:
     return values
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=EDITS, ours=EDITS, theirs=EDITS)
 @example(before=[("annotate", {0, 1}, {"note": "x"})], ours=[], theirs=[])
 @example(before=[], ours=[("annotate", {0, 1}, {"note": "x"})], theirs=[("drop", {5}, None)])
@@ -164,7 +164,7 @@ def test_a_shared_history_counts_once_and_the_second_stores_edits_come_last(
     assert_equals_model(merged, compacted)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=EDITS, ours=EDITS, theirs=EDITS, tagged=st.booleans())
 def test_sides_of_a_split_merge_into_what_was_split_and_edited_since(
     tmp_path_factory: pytest.TempPathFactory,

@@ -206,19 +206,19 @@ def test_actions_are_the_callers_own() -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-@pytest.mark.long
-def test_every_step_is_exact_over_ten_thousand_recorded_steps() -> None:
+@pytest.mark.slow
+def test_every_step_is_exact_over_two_thousand_recorded_steps() -> None:
     """FCNet of the demo's size against the float64 parallel form, one stream without a reset."""
     expert = load_expert().policy
-    env = LeggedEnvironment(expert.robot, 54, 1, "mujoco")
+    env = LeggedEnvironment(expert.robot, 18, 1, "mujoco")
     try:
-        grid = EvaluationGrid(("flat", "rough"), ("run", "stand", "tilt"), episodes=9)
+        grid = EvaluationGrid(("flat", "rough"), ("run", "stand", "tilt"), episodes=3)
         results = list(run_episodes(env, expert, grid.specs(), record=True))
     finally:
         env.close()
     recorded = [result.record for result in results if result.record is not None]
-    obs = np.concatenate([each.obs for each in recorded])[:10_000, None]
-    assert len(obs) == 10_000
+    obs = np.concatenate([each.obs for each in recorded])[:2_000, None]
+    assert len(obs) == 2_000
     policy = random_policy("fcnet", {})
     policy.obs_normaliser = Normaliser(obs[:, 0].mean(axis=0), obs[:, 0].std(axis=0))
     with torch.inference_mode():

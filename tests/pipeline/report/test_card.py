@@ -47,8 +47,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return made
 
 
-def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path) -> None:
-    page, markdown, _ = write_card(store.select(), tmp_path)
+@pytest.fixture(scope="module")
+def card(store: Store) -> Path:
+    """The folder of the store's card."""
+    write_card(store.select(), store.path.parent / "card")
+    return store.path.parent / "card"
+
+
+def test_the_page_stands_alone_and_shows_every_cell(store: Store, card: Path) -> None:
+    page, markdown = card / PAGE_NAME, card / MARKDOWN_NAME
     text = page.read_text()
     reader = PageReader(text)
     assert reader.loads == ADDED
@@ -66,11 +73,10 @@ def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path
         assert any(row[-1] == f"{group['return']:.2f}" for row in shown), group
 
 
-def test_cards_of_the_same_store_are_equal_bytes(store: Store, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_card(store.select(), tmp_path / name)
+def test_cards_of_the_same_store_are_equal_bytes(store: Store, card: Path, tmp_path: Path) -> None:
+    write_card(store.select(), tmp_path / "card")
     for file in (PAGE_NAME, MARKDOWN_NAME, RECORD_NAME):
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+        assert (tmp_path / "card" / file).read_bytes() == (card / file).read_bytes()
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
@@ -113,9 +119,8 @@ def test_the_code_of_a_card_can_be_pasted(
     assert [unescape(each) for each in shown[-2:]] == blocks
 
 
-def test_markdown_tables_are_well_formed(store: Store, tmp_path: Path) -> None:
-    _, markdown, _ = write_card(store.select(), tmp_path)
-    blocks = re.split(r"\n(?!\|)", markdown.read_text())
+def test_markdown_tables_are_well_formed(card: Path) -> None:
+    blocks = re.split(r"\n(?!\|)", (card / MARKDOWN_NAME).read_text())
     tables = [block.strip().splitlines() for block in blocks if block.lstrip().startswith("|")]
     assert len(tables) >= 7
     for table in tables:
@@ -138,6 +143,7 @@ def test_the_command_names_its_filters(
     assert 'id="channels"' not in page
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_the_card_says_what_its_publishers_say(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "said.zarr"
     shutil.copytree(store.path, path)

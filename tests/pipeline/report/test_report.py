@@ -128,6 +128,7 @@ def test_headline_table_shows_every_policys_numbers(finished_run: Path, page: st
         assert shown["its 99th percentile"] == f"{row['latency_us_p99']:,.0f}"
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
     def add(summary: dict[str, Any]) -> None:
         summary["results"][0] |= {
@@ -153,6 +154,7 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
     assert " ".join(first_table(heat)["flat"][0].split()) == "5.00 4.0 to 6.0"
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_heat_map_is_the_episode_weighted_mean_over_levels(run_dir: Path) -> None:
     cells = [
         {"policy": "fcnet", "terrain": "flat", "skill": "run", "level": level, "return": 1.0,
@@ -211,6 +213,7 @@ def add_pictures(run_dir: Path) -> dict[str, bytes]:
     return contents
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_sheets_stages_and_the_experts_card_are_shown(run_dir: Path, page: str) -> None:
     contents = add_pictures(run_dir)
     assert "The stages:" not in page, "their times are not there"
