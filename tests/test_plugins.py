@@ -17,10 +17,27 @@ PLUGINS = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/__init_
 FOLDERS = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
 TESTED = ("tests", "benchmarks", "examples", "deploy", "docs")
 """What the tests look at beside the product."""
-IGNORED = shutil.ignore_patterns("__pycache__", "node_modules")
+IGNORED = shutil.ignore_patterns("node_modules", "tests", "*.tmp.*", "*.pyc.*")
+"""What a plug-in's folder has for itself, and files that another process is about to replace.
+
+The caches of Python and numba are copied: both know a file by its size and time of change.
+"""
 TABLE = re.compile(r'^\[project\.entry-points\."gaitforge\.(\w+)"\]\n((?:.+\n)+)', re.M)
 METADATA = "from setuptools import build_meta as b; b.prepare_metadata_for_build_wheel('.')"
 """Writes what an installation would tell of the folder: its entry points."""
+COMMANDS = """
+import contextlib, io, json, sys
+from gaitforge.pipeline.cli.main import main
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+"""Commands in one process, one after the other; a line with the outcome of each."""
 
 
 def entry_points(plugin: str) -> dict[str, list[str]]:
@@ -67,11 +84,23 @@ def test_every_folder_is_a_plug_in_with_what_one_needs() -> None:
         assert any(entry_points(plugin).values()), plugin
 
 
-def gaitforge(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of a copy, which ends without a traceback."""
-    done = python(copy, "-m", "gaitforge", *words)
-    assert str(copy) not in done.stderr, done.stderr
-    return done
+def gaitforge(copy: Path, *commands: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of a copy's commands, which end without a traceback."""
+    done = python(copy, "-c", COMMANDS, json.dumps(commands))
+    assert done.returncode == 0, done.stderr
+    outcomes = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    assert len(outcomes) == len(commands)
+    for _, _, err in outcomes:
+        assert str(copy) not in err, err
+    return outcomes
+
+
+LISTS = (
+    ["--help"],
+    ["formats", "--json"],
+    ["run", "--list", "--json"],
+    ["sim", "list", "--json"],
+)
 
 
 @pytest.mark.slow
@@ -79,49 +108,52 @@ def gaitforge(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_what_a_plug_in_brings_goes_with_it_and_the_rest_stays(plugin: str, tmp_path: Path) -> None:
     copy = without([plugin], tmp_path / "copy")
     brings = entry_points(plugin)
-    helped = gaitforge(copy, "--help")
-    assert helped.returncode == 0, helped.stderr
+    commands = [name.strip('"').split(".") for name in brings.get("commands", [])]
+    simulators = [["collect", "s.zarr", "--sim", name] for name in brings.get("simulators", [])]
+    tasks = [["collect", "s.zarr", "--task", name] for name in brings.get("tasks", [])]
+    done = iter(gaitforge(copy, *LISTS, *commands, *simulators, *tasks))
+    code, helped, err = next(done)
+    assert code == 0, err
     for name in brings.get("commands", []):
-        assert not re.search(rf"^    {name} ", helped.stdout, re.M)
-        refused = gaitforge(copy, *name.strip('"').split("."))  # a command, or an action of one
-        assert (refused.returncode, "invalid choice" in refused.stderr) == (2, True)
-    formats = json.loads(gaitforge(copy, "formats", "--json").stdout)
-    left = {entry["format"] for entry in formats}
+        assert not re.search(rf"^    {name} ", helped, re.M)
+    left = {entry["format"] for entry in json.loads(next(done)[1])}
     assert left, "formats of others are there"
     assert not left & set(brings.get("formats", []))
-    listed = json.loads(gaitforge(copy, "run", "--list", "--json").stdout)
-    presets = {row["preset"] for row in listed}
+    presets = {row["preset"] for row in json.loads(next(done)[1])}
     assert {"demo", "compare"} <= presets
     assert not presets & set(brings.get("presets", []))
-    listed = json.loads(gaitforge(copy, "sim", "list", "--json").stdout)
-    simulators = {row["name"] for row in listed}
-    assert {"mujoco", "isaacgym"} <= simulators
-    assert not simulators & set(brings.get("simulators", []))
-    for name in brings.get("simulators", []):
-        refused = gaitforge(copy, "collect", "s.zarr", "--sim", name)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-        assert f"unknown simulator '{name}'" in refused.stderr
-    for name in brings.get("tasks", []):
-        refused = gaitforge(copy, "collect", "s.zarr", "--task", name)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-        assert f"unknown task '{name}'" in refused.stderr
+    known = {row["name"] for row in json.loads(next(done)[1])}
+    assert {"mujoco", "isaacgym"} <= known
+    assert not known & set(brings.get("simulators", []))
+    for _ in commands:  # commands, and actions of some
+        code, _, err = next(done)
+        assert (code, "invalid choice" in err) == (2, True)
+    for kind, words in [
+        *(("simulator", own) for own in simulators),
+        *(("task", own) for own in tasks),
+    ]:
+        code, _, err = next(done)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"unknown {kind} '{words[-1]}'" in err
 
 
 @pytest.mark.slow
 def test_the_core_alone_collects_trains_evaluates_and_exports(tmp_path: Path) -> None:
     copy = without(PLUGINS, tmp_path / "copy")
-    assert json.loads(gaitforge(copy, "formats", "--json").stdout) == []
     cell = ["--terrain", "flat", "--skill", "stand", "--level", "2"]
-    for words in (
+    [formats, *rest] = gaitforge(
+        copy,
+        ["formats", "--json"],
         ["collect", "s.zarr", *cell, "--set", "grid.parts=1", "--set", "grid.episodes_per_part=2"],
         ["train", "s.zarr", "--model", "mlp", "--steps", "2", "--out", "run"],
         ["evaluate", "run", *cell, "--episodes", "1"],
         ["export", "run", "exported"],
         ["verify", "s.zarr", "--replay", "1"],
         ["card", "s.zarr", "--no-pictures"],
-    ):
-        done = gaitforge(copy, *words)
-        assert done.returncode == 0, done.stderr
+    )
+    assert json.loads(formats[1]) == []
+    for code, _, err in rest:
+        assert code == 0, err
     assert "Findings" not in (copy / "s.zarr.card/card.md").read_text(), "nothing examines data"
 
 
@@ -130,7 +162,7 @@ def test_the_cores_tests_need_no_plug_in(tmp_path: Path) -> None:
     """They are found without an error; those of what is not here are left out."""
     copy = without(PLUGINS, tmp_path / "copy")
     for name in TESTED:
-        shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("conftest.py", "prefect.yaml", "Containerfile"):
         shutil.copy(ROOT / name, copy)
     done = python(copy, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "tests")
