@@ -254,7 +254,12 @@ def extension(kind: str, name: str) -> Extension | None:
     Raises:
         DatasetError: several packages have one of this name.
     """
-    entries = list(dict.fromkeys(_entry_points(kind).select(name=name)))
+    return _extension(tuple(sys.path), kind, name)
+
+
+@lru_cache(maxsize=1024)
+def _extension(path: tuple[str, ...], kind: str, name: str) -> Extension | None:
+    entries = list(dict.fromkeys(_group(path, kind).select(name=name)))
     if len(entries) > 1:
         packages = ", ".join(map(_package, entries))
         raise DatasetError(f"the packages {packages} each have a {kind} '{name}'; uninstall one")
@@ -276,7 +281,13 @@ def named_extension(kind: str, name: str) -> Extension:
 
 
 def _entry_points(kind: str) -> EntryPoints:
-    return _installed(tuple(sys.path)).select(group=f"gaitforge.{kind}s")
+    return _group(tuple(sys.path), kind)
+
+
+@lru_cache(maxsize=256)
+def _group(path: tuple[str, ...], kind: str) -> EntryPoints:
+    """Looking through all of an environment's entry points takes milliseconds, each time."""
+    return _installed(path).select(group=f"gaitforge.{kind}s")
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,11 @@ PLUGINS = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/__init_
 FOLDERS = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
 TESTED = ("tests", "benchmarks", "examples", "deploy", "docs")
 """What the tests look at beside the product."""
-IGNORED = shutil.ignore_patterns("__pycache__", "node_modules")
+IGNORED = shutil.ignore_patterns("node_modules", "tests", "*.tmp.*", "*.pyc.*")
+"""What a plug-in's folder has for itself, and files that another process is about to replace.
+
+The caches of Python and numba are copied: both know a file by its size and time of change.
+"""
 TABLE = re.compile(r'^\[project\.entry-points\."gaitforge\.(\w+)"\]\n((?:.+\n)+)', re.M)
 METADATA = "from setuptools import build_meta as b; b.prepare_metadata_for_build_wheel('.')"
 """Writes what an installation would tell of the folder: its entry points."""
@@ -156,7 +160,7 @@ def test_the_cores_tests_need_no_plug_in(tmp_path: Path) -> None:
     """They are found without an error; those of what is not here are left out."""
     copy = without(PLUGINS, tmp_path / "copy")
     for name in TESTED:
-        shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("conftest.py", "prefect.yaml", "Containerfile"):
         shutil.copy(ROOT / name, copy)
     done = python(copy, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "tests")

@@ -102,12 +102,19 @@ def test_recordings_of_single_environments_have_no_finding(
     assert _found(run, tmp_path / "pieces.hdf5", "--format", "d4rl") == []
 
 
+AUTORESET = [("next_step", True), ("next_step", False), ("same_step", True)]
+"""A vector environment's mode, and whether the file has the next observations."""
+CASES = [("d4rl", env_id, *rows) for env_id in ENVIRONMENTS[:2] for rows in AUTORESET]
+CASES += [
+    (name, ENVIRONMENTS[(k + number) % 2], *rows)
+    for number, name in enumerate(("minari", "lerobot", "robomimic"))
+    for k, rows in enumerate(AUTORESET)
+]
+"""All with D4RL's files, as they are recorded; the others have one of the environments, in turn."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["d4rl", "minari", "lerobot", "robomimic"])
-@pytest.mark.parametrize("env_id", ENVIRONMENTS[:2])
-@pytest.mark.parametrize(
-    ("mode", "following"), [("next_step", True), ("next_step", False), ("same_step", True)]
-)
+@pytest.mark.parametrize(("name", "env_id", "mode", "following"), CASES)
 def test_rows_of_autoreset_are_found_and_trimmed(
     run: Run,
     tmp_path: Path,

@@ -29,6 +29,10 @@ FOREIGN = {
 }
 FORMAT = {"isaaclab": "robomimic"}
 CASES = [(name, fault) for name, faults in FAULTS.items() for fault in faults]
+EXPORTED = [case for case in CASES if case[0] != "return"]
+"""An export of a wrong return is refused."""
+IN_TURN = [(case, list(FOREIGN)[k % len(FOREIGN)]) for k, case in enumerate(EXPORTED)]
+"""A store meets every fault; of the formats that a file may have, a fault meets one, in turn."""
 STEP_OF = {"not-finite": 7, "frozen-sensor": 6, "jump": 11, "time-jump": 11}
 """Name of a finding -> the step that its first example has to name."""
 
@@ -82,15 +86,15 @@ def test_a_fault_in_a_store_is_found(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_name", FOREIGN)
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [case for case in CASES if case[0] != "return"],  # an export of it is refused
-    ids=[fault.__name__ for name, fault in CASES if name != "return"],
+    ("case", "format_name"),
+    IN_TURN,
+    ids=[f"{fault.__name__}-{format_name}" for (_, fault), format_name in IN_TURN],
 )
 def test_a_fault_in_a_foreign_file_is_found_without_an_import(
-    tmp_path: Path, format_name: str, name: str, fault: Callable[[Arrays, Columns], None]
+    tmp_path: Path, case: tuple[str, Callable[[Arrays, Columns], None]], format_name: str
 ) -> None:
+    name, fault = case
     arrays, columns = clean()
     fault(arrays, columns)
     store = write_store(tmp_path / "x.zarr", arrays, columns)

@@ -27,7 +27,7 @@ from gaitforge.plugins.what_if.added_fields import DerivePlan, RelabelPlan
 from tests.flows.making import Interrupting
 
 GRID = CollectionGrid(
-    terrains=("flat", "stairs"), skills=("stand", "tilt", "rush"), parts=3, episodes_per_part=6
+    terrains=("flat", "stairs"), skills=("stand", "tilt", "rush"), parts=2, episodes_per_part=6
 )
 
 
@@ -240,9 +240,22 @@ def test_trims_and_drops_before_and_after_keep_the_new_fields_rows(store: Path) 
     np.testing.assert_allclose(selection.catalog.numbers("return")[selection.rows], sums)
 
 
+@pytest.fixture(scope="module")
+def with_state(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store with its states derived again; tests that change it copy it."""
+    path = shutil.copytree(collected, tmp_path_factory.mktemp("again") / "legged.zarr")
+    derive(path, "state", name="again")
+    return path
+
+
+@pytest.fixture
+def derived(with_state: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(with_state, tmp_path / "derived.zarr"))
+
+
 @pytest.mark.slow
-def test_compact_gc_and_later_parts(store: Path) -> None:
-    derive(store, "state", name="again")
+def test_compact_gc_and_later_parts(derived: Path) -> None:
+    store = derived
     before = open_store(store).info().hash
     folder = DerivePlan(str(store), of="state", name="again").folder
     (store / OVERLAYS / folder / ".staging" / "half").mkdir()
@@ -256,8 +269,8 @@ def test_compact_gc_and_later_parts(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_verify_names_a_changed_byte_of_a_field(store: Path) -> None:
-    derive(store, "state", name="again")
+def test_verify_names_a_changed_byte_of_a_field(derived: Path) -> None:
+    store = derived
     folder = store / OVERLAYS / DerivePlan(str(store), of="state", name="again").folder
     shard = next((folder / "parts").glob("*/again/c/0/0"))
     shard.write_bytes(bytes([shard.read_bytes()[0] ^ 1]) + shard.read_bytes()[1:])
