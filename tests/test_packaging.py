@@ -93,7 +93,7 @@ def link_torch(packages: Path) -> None:
         if re.match(r"(torch|triton)$|nvidia-|cuda-", package.name):
             for name in {file.parts[0] for file in package.files or () if file.parts[0] != ".."}:
                 if not (packages / name).exists():
-                    (packages / name).symlink_to(package.locate_file(name))
+                    (packages / name).symlink_to(str(package.locate_file(name)))
 
 
 @pytest.fixture(scope="module")
