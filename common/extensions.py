@@ -161,6 +161,13 @@ def _imports(path: Path) -> set[str]:
     """The top-level modules that a Python file imports by name."""
     if path.suffix != ".py":
         return set()
+    state = path.stat()
+    return _imports_of(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _imports_of(path: Path, size: int, mtime_ns: int) -> set[str]:
+    """The same, kept while the file stays as it is: parsing takes milliseconds a file."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
