@@ -169,7 +169,7 @@ def seen(rows: int) -> Observation:
     )
 
 
-@pytest.fixture(scope="module", params=["fcnet", "bot", "transformer"])
+@pytest.fixture(scope="module", params=["fcnet", "bot"])
 def run(
     store: Store, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

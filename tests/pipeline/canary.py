@@ -117,7 +117,7 @@ def assert_no_text_imports(
 ) -> None:
     """No text of a file is imported or called by the commands that read it.
 
-    Texts that may name code meet every reader. Of the others those of a kind, at the same keys,
+    Texts that may name code meet every reader. Of the others those of a kind, of the same last key,
     meet the readers in turn, until each has met one.
 
     Args:
@@ -129,10 +129,10 @@ def assert_no_text_imports(
     paths = list(leaves(tree))
     assert paths
     refusals = set[str]()
-    met = Counter[tuple[Any, ...]]()
+    met = Counter[str]()
     for path in paths:
         telling = path[-1] in ("env", "kind", "task", "model", "policies", "policy", "expert")
-        kind = tuple(key for key in path if isinstance(key, str))
+        kind = next(key for key in reversed(path) if isinstance(key, str))
         asked = readers if telling else readers[met[kind] : met[kind] + 1]
         met[kind] += 1
         for text in NAMES if telling else NAMES[:1]:

@@ -86,7 +86,7 @@ def test_a_full_disk_is_one_line(folder: Path) -> None:
 
 @pytest.mark.skipif(not can(NO_USER), reason="needs user namespaces")
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["", "--runner dask --workers 1", "--runner prefect"])
+@pytest.mark.parametrize("words", ["", "--runner prefect"])
 def test_a_user_without_a_name_or_a_home_collects(folder: Path, words: str) -> None:
     store = folder / f"{len(words)}.zarr"
     homes = set(Path("/tmp").glob("gaitforge-home-*"))

@@ -8,20 +8,16 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.plugins.gym.task import GymPlan
 from gaitforge.plugins.gym.tests.making import make_training
-from tests.flows.conftest import scheduler
 from tests.flows.test_tasks import (
     Made,
     test_a_store_replays_bit_for_bit_also_when_it_was_compacted,
-    test_dasks_workers_make_the_same_dataset,
-    test_every_way_makes_the_same_dataset,
+    test_local_workers_make_the_same_dataset,
     test_the_plan_beside_the_store_names_its_task_and_gives_the_status,
 )
 
 __all__ = [
-    "scheduler",
     "test_a_store_replays_bit_for_bit_also_when_it_was_compacted",
-    "test_dasks_workers_make_the_same_dataset",
-    "test_every_way_makes_the_same_dataset",
+    "test_local_workers_make_the_same_dataset",
     "test_the_plan_beside_the_store_names_its_task_and_gives_the_status",
 ]
 pytestmark = pytest.mark.slow

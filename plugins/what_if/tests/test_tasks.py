@@ -12,21 +12,17 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.plugins.what_if.added_fields import DerivePlan, RelabelPlan
 from gaitforge.plugins.what_if.counterfactual import CounterfactualPlan
-from tests.flows.conftest import scheduler
 from tests.flows.making import COLLECT, GRID
 from tests.flows.test_tasks import (
     Made,
     test_a_store_replays_bit_for_bit_also_when_it_was_compacted,
-    test_dasks_workers_make_the_same_dataset,
-    test_every_way_makes_the_same_dataset,
+    test_local_workers_make_the_same_dataset,
     test_the_plan_beside_the_store_names_its_task_and_gives_the_status,
 )
 
 __all__ = [
-    "scheduler",
     "test_a_store_replays_bit_for_bit_also_when_it_was_compacted",
-    "test_dasks_workers_make_the_same_dataset",
-    "test_every_way_makes_the_same_dataset",
+    "test_local_workers_make_the_same_dataset",
     "test_the_plan_beside_the_store_names_its_task_and_gives_the_status",
 ]
 pytestmark = pytest.mark.slow
