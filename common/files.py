@@ -211,7 +211,10 @@ def join_inside(folder: Path, relative: object) -> Path:
     if any(mark in str(relative) for mark in "\\\0") or re.match("[A-Za-z]:", str(relative)):
         raise DatasetError(f"{shown} is no path inside {folder}; it has a drive, backslash or NUL")
     path = folder.joinpath(*parts)
-    check_inside(folder, [path])
+    try:
+        check_inside(folder, [path])
+    except OSError as error:  # no file can have this name, as it is too long
+        raise DatasetError(f"{shown} is no path inside {folder}: {error.strerror}") from error
     return path
 
 
