@@ -89,7 +89,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def small_store(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
-    _bash(f"gaitforge collect {STORE} {_SMALL}", folder, programs)
+    assert _failure(f"gaitforge collect {STORE} {_SMALL}", folder, programs) == ""
     return folder / "data"
 
 
@@ -105,9 +105,9 @@ def test_the_commands_of_a_page_run_in_their_order(
             (tmp_path / Path(block.file).name).write_text(block.code)
         elif block.language == "python":
             (tmp_path / "block.py").write_text(block.code)
-            _bash("python block.py", tmp_path, programs)
+            assert _failure("python block.py", tmp_path, programs) == ""
         elif not block.language:
-            _bash(block.code, tmp_path, programs)
+            assert _failure(block.code, tmp_path, programs) == ""
 
 
 @pytest.mark.slow
@@ -123,11 +123,14 @@ def test_python_of_all_pages_runs(small_store: Path, programs: Path, tmp_path: P
             elif language == "python":
                 script += code
         (tmp_path / "page.py").write_text(script)
-        _bash("python page.py", tmp_path, programs)
+        assert _failure("python page.py", tmp_path, programs) == "", page
 
 
-def _bash(code: str, folder: Path, programs: Path) -> None:
-    """Run shell lines as a reader does, who has installed gaitforge and reads of PYTHONPATH."""
+def _failure(code: str, folder: Path, programs: Path) -> str:
+    """What shell lines that fail have said, "" if they do not; run as a reader runs them.
+
+    The reader has installed gaitforge and reads of PYTHONPATH.
+    """
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), "."])
@@ -135,4 +138,6 @@ def _bash(code: str, folder: Path, programs: Path) -> None:
         ["bash", "-euo", "pipefail", "-c", code],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    if done.returncode == 0:
+        return ""
+    return f"{code}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
