@@ -26,7 +26,7 @@ def collected(path: Path, monkeypatch: pytest.MonkeyPatch, version: str, *parts:
     """Parts of `PLAN` as another MuJoCo records them; the numbers are this one's."""
     with monkeypatch.context() as patch:
         patch.setattr(backend.MujocoBackend, "version", version)
-        patch.setattr("gaitforge.flows.tasks.legged.version", lambda _: version)
+        patch.setattr("gaitforge.flows.tasks.legged.released_version", lambda _: version)
         collect(PLAN, path, Silent(), parts)
     return path
 
