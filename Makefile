@@ -27,7 +27,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo wheel test test-long test-all test-python docs lint format bench lock clean
+.PHONY: help setup setup-dev demo wheel test test-long test-all test-oldest test-newest docs lint format bench lock clean
 
 define find_python
 python=""; \
@@ -89,7 +89,7 @@ wheel: $(STAMP) $(PLAYER) ## build dist/gaitforge-*.whl, with the player's page
 	rm -rf build/lib build/bdist.*
 
 # Bytecode is kept, where the shell forbids it too: rewriting the tests' assertions takes each worker 6 s.
-test test-long test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-long test-all test-oldest test-newest: export PYTHONDONTWRITEBYTECODE :=
 
 # A third worker for the times in which tests wait for servers and clusters; tests/conftest.py orders the files.
 test: $(DEV_STAMP) ## the tests, without those that take long; CI runs test-all
@@ -106,14 +106,25 @@ test-all: $(DEV_STAMP) ## all tests, as CI runs them
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "" $(PYTEST) || { test $$? -eq 1 && \
 		echo "Once more, alone:" && $(BIN)/python -m pytest -q -m "" --last-failed --last-failed-no-failures none; }
 
-# The store's tests but those of streams, which need torch: 3 GB on most machines.
-WITHOUT_TORCH := tests/datasets/catalog tests/datasets/test_selection.py tests/datasets/storage/test_store.py
+# The quick tests at one end of pyproject.toml's ranges, in an environment of its own: build/oldest, build/newest.
+# CUDA packages come along where torch asks for them: some 3 GB.
+define test_resolved
+	@$(find_python); \
+	mkdir -p build && $(BIN)/uv pip compile -q pyproject.toml --extra all --extra dev --python "$$python" \
+		--resolution $(1) --no-annotate --no-header -o build/$(2).txt && \
+	$(BIN)/uv venv -q --clear --python "$$python" build/$(2) && \
+	$(BIN)/uv pip install -q --python build/$(2)/bin/python -r build/$(2).txt setuptools && \
+	$(BIN)/uv pip install -q --python build/$(2)/bin/python --no-deps --no-build-isolation -e .
+	@rm -rf gaitforge.egg-info
+	build/$(2)/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -p no:cacheprovider \
+		-m "not slow and not long" $(PYTEST)
+endef
 
-test-python: $(STAMP) ## the store's tests on another Python: make test-python PYTHON=python3.13
-	$(BIN)/uv venv -q --clear --python "$(PYTHON)" build/python
-	$(BIN)/uv pip install -q --python build/python/bin/python --no-deps --require-hashes \
-		-r requirements.lock -r requirements-dev.lock
-	PYTHONPATH=. build/python/bin/python -m pytest -q -n 2 -p no:cacheprovider $(WITHOUT_TORCH)
+test-oldest: $(DEV_STAMP) ## the tests with the oldest packages that the ranges allow: make test-oldest PYTHON=python3.13
+	$(call test_resolved,lowest-direct,oldest)
+
+test-newest: $(DEV_STAMP) ## the tests with the newest packages that the ranges allow
+	$(call test_resolved,highest,newest)
 
 docs: $(DEV_STAMP) ## the documentation site: build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d build/site
@@ -144,7 +155,7 @@ lock: $(STAMP) ## write both locks anew from pyproject.toml
 	mkdir -p build/lock
 	(echo $(TORCH); cat requirements.lock requirements-dev.lock) > build/lock/all.lock
 	$(BIN)/$(COMPILE) --extra dev -o build/lock/all.lock > build/lock/log
-	$(BIN)/$(COMPILE) --extra view -c build/lock/all.lock -o build/lock/runtime.lock > build/lock/log
+	$(BIN)/$(COMPILE) --extra all -c build/lock/all.lock -o build/lock/runtime.lock > build/lock/log
 	for name in requirements requirements-dev; do grep '^#' $$name.lock > build/lock/$$name; done
 	awk '/^[a-z]/ { split($$1, a, "=="); keep = a[1] !~ /$(NOT_LOCKED)/ } keep' \
 		build/lock/runtime.lock >> build/lock/requirements

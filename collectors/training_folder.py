@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors.torch import save
+from typing import TYPE_CHECKING, Any
 
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.common.history import HistoryFile
 from gaitforge.common.interrupts import Notices, Stopped, stop_signals
 from gaitforge.datasets.layout import check_outside_stores
+
+if TYPE_CHECKING:
+    import torch
 
 TRAINING = "training.json"
 POLICY = "policy"
@@ -70,9 +70,11 @@ def training_files(
 
 
 def write_checkpoint(
-    out: Path, number: int, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]
+    out: Path, number: int, tensors: "Mapping[str, torch.Tensor]", record: Mapping[str, Any]
 ) -> None:
     """Write the tensors, then the record with their file as "tensors"; remove older tensors."""
+    from safetensors.torch import save  # it imports torch
+
     check_outside_stores(out)
     name = f"training-{number}.safetensors"
     content = save({key: value.contiguous() for key, value in tensors.items()})

@@ -41,6 +41,7 @@ from site import getsitepackages, getusersitepackages
 from typing import Any, TypeVar
 
 from gaitforge.common.errors import DatasetError, install_extra, missing_package
+from gaitforge.common.extras import missing_module
 from gaitforge.common.files import sha256_file
 from gaitforge.common.trust import check_trusted
 
@@ -391,6 +392,9 @@ def own_function(name: str, what: str = "function") -> Callable[..., Any]:
     module, _, member = name.partition(":")
     try:
         target = getattr(import_module(module), member)
+    except ModuleNotFoundError as error:
+        lacking = missing_module(name, error.name or "")
+        raise ValueError(lacking or f"no {what} {name}: {error}; give module:{what}") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"no {what} {name}: {error}; give module:{what}") from None
     if not callable(target):

@@ -1,6 +1,7 @@
 """Immutable, queryable, checksummed datasets, streamed exactly once per epoch.
 
-A name's module loads when the name is first used; only the `windows` methods import torch.
+A name's module loads when the name is first used; only the `windows` methods import
+torch, where it is installed.
 """
 
 from importlib import import_module

@@ -64,7 +64,7 @@ class Selection(episodes.EpisodeSelection):
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> "WindowStream":
-        """Stream shuffled windows as batches of torch tensors; see `WindowStream`.
+        """Stream shuffled windows in batches; see `WindowStream`.
 
         `settings` are the other fields of `stream_config.StreamConfig`.
         """

@@ -1,4 +1,6 @@
-"""The window stream: every selected step exactly once per epoch, in batches of torch tensors.
+"""The window stream: every selected step exactly once per epoch, in batches.
+
+Batches hold torch tensors; without torch, NumPy arrays of the same values.
 
 Of `datasets` only this module imports torch.
 
@@ -13,13 +15,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from inspect import GEN_RUNNING, getgeneratorstate
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
-import torch
-from torch.utils.data import get_worker_info
 
 from gaitforge.common.errors import DatasetError
+from gaitforge.common.extras import is_installed
 from gaitforge.datasets.schema import (
     ACTION,
     LAST_ACTION,
@@ -39,6 +40,11 @@ from gaitforge.datasets.stream.pool import (
     gather,
 )
 from gaitforge.datasets.stream.stream_config import StreamConfig
+
+if TYPE_CHECKING or is_installed("torch"):
+    import torch
+else:
+    torch = None  # the base installation has none
 
 # Prefetch threads.
 THREAD_NAME = "window-stream"
@@ -136,7 +142,8 @@ class Ahead(Generic[Item]):
 BATCH_KEYS = ("mask", "episode", "offset", "ending", "last", "terminal")
 """Names that a batch adds to the fields; no field may have one."""
 
-Batch = dict[str, torch.Tensor]
+Batch: TypeAlias = "dict[str, torch.Tensor]"
+"""Name -> a tensor; without torch, an array."""
 
 
 class Schedule(Protocol):
@@ -274,7 +281,7 @@ class WindowStream:
                 "this stream was made in another process; a forked reader is refused: make the "
                 "stream in the process that reads it, or start processes with 'spawn'"
             )
-        if get_worker_info() is not None:
+        if torch is not None and torch.utils.data.get_worker_info() is not None:
             raise DatasetError(
                 "every DataLoader worker would repeat the whole stream: use num_workers=0, the "
                 "stream has prefetch threads of its own"
@@ -435,7 +442,7 @@ class _Buffers:
     """References from the list, the loop and the argument of `getrefcount`."""
 
     def __init__(self, columns: Mapping[str, StreamedColumn], config: StreamConfig) -> None:
-        if config.pin_memory and not torch.accelerator.is_available():
+        if config.pin_memory and (torch is None or not torch.accelerator.is_available()):
             raise DatasetError(
                 "pin_memory needs an accelerator that torch can use; there is none: leave it off"
             )
@@ -457,6 +464,9 @@ class _Buffers:
 
     def batch(self, windows: int) -> tuple[Batch, dict[str, np.ndarray]]:
         """An unfilled batch as tensors, and the same memory as arrays."""
+        if torch is None:
+            arrays = {name: self._idle(name)[:windows] for name in self._rows}
+            return cast(Batch, dict(arrays)), arrays
         if self._pinned:
             tensors = {}
             for name, (shape, dtype) in self._rows.items():

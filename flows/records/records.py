@@ -4,10 +4,10 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -196,8 +196,11 @@ def read_plan(path: Path) -> tuple[Any, str | None]:
 
 
 def provenance() -> dict[str, Any]:
-    """Git revision and the versions of the packages that results depend on."""
-    versions = {name: version(name) for name in _VERSIONED}
+    """Git revision and the versions of the packages that results depend on, where installed."""
+    versions = {}
+    for name in _VERSIONED:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "git_revision": git_revision(),
         "versions": {"python": platform.python_version(), **versions},

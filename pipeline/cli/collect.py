@@ -36,6 +36,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     STORE,
     STRETCH,
     flag,
+    needs,
     option,
     option_values,
     setting,
@@ -100,6 +101,7 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     setting("grid.episodes_per_part=100"),
     MIX_VERSIONS,
     JSON,
+    needs("sim", unless="task"),
     alone=True,
 )
 def collect_command(arguments: argparse.Namespace) -> CommandWork:

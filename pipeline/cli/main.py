@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from gaitforge.common.extras import missing_module
 from gaitforge.common.interrupts import INTERRUPTED, Stopped, stop_signals
 from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import leads
@@ -187,6 +188,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = arguments.run(arguments) or 0
         sys.stdout.flush()
         return code
+    except ModuleNotFoundError as error:
+        message = missing_module("this", error.name or "")
+        if message is None:
+            raise
+        print(f"gaitforge: error: {message}", file=sys.stderr)
+        return WRONG_INPUT
     except ValueError as error:
         print(f"gaitforge: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT

@@ -31,6 +31,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     THREADS,
     Container,
     add_options,
+    needs,
     option,
     option_values,
     planned,
@@ -69,6 +70,8 @@ PICTURE = option("--picture", "also draw the robot into this PNG", Path, metavar
     option("robot", "a folder with robot.json and its MJCF, a card, or a shipped robot"),
     PICTURE,
     JSON,
+    needs("sim"),
+    needs("report", when="picture"),
 )
 def _robot_check(arguments: argparse.Namespace) -> None:
     """Check a robot's card and MJCF, and let it stand for two seconds."""
@@ -140,7 +143,7 @@ robot_command = actions("robot", "gaitforge robot check my_robot", _robot_list, 
 
 
 # Experts.
-@command("gaitforge expert list", JSON)
+@command("gaitforge expert list", JSON, needs("sim"))
 def _expert_list(arguments: argparse.Namespace) -> None:
     """List the shipped experts."""
     from gaitforge.collectors.experts.expert import EXPERTS, list_experts, load_expert
@@ -194,6 +197,7 @@ def _trainer_options(parser: Container) -> None:
     ),
     setting("model_overrides.masking=mix"),
     JSON,
+    needs("experts", "learn", "sim"),
 )
 def _expert_train(arguments: argparse.Namespace) -> CommandWork:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
@@ -238,6 +242,7 @@ def _expert_train(arguments: argparse.Namespace) -> CommandWork:
     option("--shares", "of each, e.g. 0.7,0.3 (default: equal)", shares, metavar="N,N"),
     OUT,
     THREADS,
+    needs("sim", "experts", "learn"),
 )
 def _expert_average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
@@ -258,6 +263,7 @@ def _expert_average(arguments: argparse.Namespace) -> None:
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),
     option("--format", "file formats: gif, png, webp, mp4 (default: gif,png)", names),
+    needs("sim", "learn", "report"),
 )
 def _expert_film(arguments: argparse.Namespace) -> None:
     """Draw an expert's skills as contact sheets and animations."""

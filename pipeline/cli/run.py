@@ -30,6 +30,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     WHERE,
     Options,
     flag,
+    needs,
     option,
     setting,
 )
@@ -143,6 +144,8 @@ _CHOSEN: tuple[Options, ...] = (
     option("--list", "show the presets", action="store_true", dest="list_presets"),
     setting("learners.fcnet.steps=500"),
     JSON,
+    needs("learn"),
+    needs("sim", "report", unless="list_presets"),
     alone=True,
 )
 def run_command(arguments: argparse.Namespace) -> CommandWork:
@@ -220,6 +223,7 @@ def _listed(presets: "Mapping[str, Preset]") -> Result:
     _STAGE,
     setting("learners.fcnet.steps=500"),
     JSON,
+    needs("learn", "sim", "report"),
     alone=True,
 )
 def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
@@ -249,6 +253,7 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     flag("--prefect", "run it as a Prefect flow"),
     setting("learners.fcnet.steps=500"),
     JSON,
+    needs("learn", "sim", "report"),
     runner=False,
     alone=True,
 )
@@ -275,6 +280,7 @@ def demo_command(arguments: argparse.Namespace) -> CommandWork:
     _STAGE,
     setting("learners.transformer.peak_lr=0.001"),
     JSON,
+    needs("learn", "sim", "report"),
 )
 def compare_command(arguments: argparse.Namespace) -> CommandWork:
     """Train models with equal settings on the same episodes, or a suite's learners; evaluate."""
@@ -308,6 +314,7 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
     _STAGE,
     setting("settings.window_len=192"),
     JSON,
+    needs("learn", "sim", "report"),
 )
 def dagger_command(arguments: argparse.Namespace) -> CommandWork:
     """Train in rounds, with an expert's corrections on the policy's own states."""
@@ -376,7 +383,12 @@ def _result(name: str, out: Path, _: object) -> Result:
     return Result(summary, rows, lines, about=out, pages=(page,), **beside)
 
 
-@command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), TRUST)
+@command(
+    "gaitforge report runs/demo",
+    option("folder", "folder of an experiment", Path),
+    TRUST,
+    needs("learn", "sim", "report"),
+)
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
     from gaitforge.flows.experiments.kinds import PLAN_KINDS

@@ -26,6 +26,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     TRUST,
     flag,
     group,
+    needs,
     option,
     setting,
 )
@@ -226,6 +227,7 @@ def _training_lines(work: TrainingStatus) -> list[str]:
         flag("--expose", "allow a host that other machines can reach"),
     ),
     SITE_SLURM,
+    needs("flows"),
 )
 def serve_command(arguments: argparse.Namespace) -> Callable[[], None]:
     """Serve the flows to Prefect, with forms and a schedule, until Ctrl-C."""
@@ -251,6 +253,7 @@ def serve_command(arguments: argparse.Namespace) -> Callable[[], None]:
     option("--on", "reasons: failed, late, nothing-collected (default: all)", names),
     option("--hours", "without a collected part, for nothing-collected", positive, 26),
     flag("--remove", "remove what this command has set up"),
+    needs("flows"),
 )
 def notify_command(arguments: argparse.Namespace) -> Callable[[], object]:
     """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""

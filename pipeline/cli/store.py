@@ -31,6 +31,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     WITH_RECORDED_VERSIONS,
     flag,
     group,
+    needs,
     option,
     option_values,
 )
@@ -329,6 +330,7 @@ def push_command(arguments: argparse.Namespace) -> None:
             dest="further",
         ),
     ),
+    needs("report", "sim", unless="no_pictures"),
     runner=False,
 )
 def card_command(arguments: argparse.Namespace) -> CommandWork:

@@ -38,6 +38,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     TERRAIN,
     THREADS,
     WHERE,
+    needs,
     option,
     option_values,
     planned,
@@ -76,6 +77,7 @@ TRAINED = ("objective", "steps", "batch_size", "device")
     option("--plan", "a plan's file, e.g. the plan.json of another run", Path, metavar="FILE"),
     setting("config.peak_lr=0.001"),
     JSON,
+    needs("learn"),
 )
 def train_command(arguments: argparse.Namespace) -> CommandWork:
     """Train a model on a selection of a store, or resume a run."""
@@ -160,6 +162,7 @@ def models_command(arguments: argparse.Namespace) -> None:
     option("--plan", "a plan's file, instead of the task's", Path, metavar="FILE"),
     setting("robots=64"),
     JSON,
+    needs("learn", "sim"),
 )
 def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a policy in closed loop on held-out episodes of its task."""

@@ -12,12 +12,13 @@ from importlib.metadata import version
 from itertools import product
 from keyword import iskeyword
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gaitforge.collectors.rendering.rendering import RenderingError
 from gaitforge.common.errors import amount
+from gaitforge.common.extras import REPORT, missing_message
 from gaitforge.common.files import files_under
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.catalog.episodes import RANDOMISATION, glossary
@@ -37,12 +38,13 @@ from gaitforge.datasets.statistics import (
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import read_record, write_file
-from gaitforge.pipeline.report import charts, pages
+from gaitforge.pipeline.report import pages
 from gaitforge.pipeline.report.added_pages import CARD_PAGES, card_pages
-from gaitforge.pipeline.report.charts import Panel
-from gaitforge.pipeline.report.pages import Record, count, fixed, quoted, render, short
-from gaitforge.pipeline.report.results import PICTURES
+from gaitforge.pipeline.report.pages import PICTURES, Record, count, fixed, quoted, render, short
 from gaitforge.pipeline.terminal import fields_of, json_text
+
+if TYPE_CHECKING:
+    from gaitforge.pipeline.report.charts import Panel
 
 CARD_VERSION = 3
 BINS = 20
@@ -381,14 +383,30 @@ def card_page(record: Record, folder: Path) -> str:
         **_shown(record),
         levels=sorted({cell["level"] for cell in record["cells"]}),
         grids=_grids(record["cells"], record["pairs"], record["schema"]["group_by"]),
-        return_chart=charts.histogram("Returns", record["returns"], "return"),
-        length_chart=charts.histogram("Episode lengths", record["lengths"], "control steps"),
-        draws=[(draw, _draw_chart(draw)) for draw in record["draws"]],
-        spectra=[(spectrum, _spectrum_chart(spectrum)) for spectrum in record["spectra"]],
+        **_charts(record),
         abstract=abstract(record),
         pictures=pictures,
         added=CARD_PAGES.usable().values(),
     )
+
+
+def _charts(record: Record) -> dict[str, object]:
+    """The page's charts; without the packages that draw, None in place of them, and the reason."""
+    if lacking := missing_message("drawing", REPORT):
+        return {
+            "no_charts": lacking,
+            "draws": [(draw, None) for draw in record["draws"]],
+            "spectra": [(spectrum, None) for spectrum in record["spectra"]],
+        }
+    from gaitforge.pipeline.report import charts  # matplotlib, an extra
+
+    return {
+        "no_charts": "",
+        "return_chart": charts.histogram("Returns", record["returns"], "return"),
+        "length_chart": charts.histogram("Episode lengths", record["lengths"], "control steps"),
+        "draws": [(draw, _draw_chart(draw)) for draw in record["draws"]],
+        "spectra": [(spectrum, _spectrum_chart(spectrum)) for spectrum in record["spectra"]],
+    }
 
 
 def card_markdown(record: Record) -> str:
@@ -505,14 +523,18 @@ def _grids(
     return grids
 
 
-def _spectrum_chart(spectrum: Record) -> Panel:
+def _spectrum_chart(spectrum: Record) -> "Panel":
+    from gaitforge.pipeline.report import charts
+
     shares = spectrum["frequency_hz"], spectrum["energy_share"]
     return charts.spectrum(
         pages.words(spectrum["block"]), *shares, cut_hz=None, cut_label="", note=""
     )
 
 
-def _draw_chart(draw: Record) -> Panel:
+def _draw_chart(draw: Record) -> "Panel":
+    from gaitforge.pipeline.report import charts
+
     half = 0.5 if draw["whole"] else 0.0
     unit = "dimensionless" if draw["unit"] == "1" else draw["unit"]
     declared = (draw["low"] - half, draw["high"] + half)

@@ -23,7 +23,17 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from gaitforge.pipeline.report.pages import Record, count, fixed, is_number, short
+from gaitforge.pipeline.report.pages import (
+    BROWN,
+    GREY,
+    SERIES_COLOURS,
+    VIOLET,
+    Record,
+    count,
+    fixed,
+    is_number,
+    short,
+)
 
 # Figures: style and axes.
 INK = "#1f2933"
@@ -35,7 +45,6 @@ SECOND = "#d55e00"
 BAND = "#eef4f8"
 LIMIT_TEXT = "#a84600"
 PAPER = "#ffffff"
-VIOLET, BROWN, GREY = "#5b3a8c", "#6e4b1f", "#5f6b76"
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", EDGE: "edge", ACCENT: "bar",
               SECOND: "limit", BAND: "band", LIMIT_TEXT: "limit-text", PAPER: "paper",
               VIOLET: "violet", BROWN: "brown", GREY: "grey"}  # fmt: skip
@@ -147,19 +156,6 @@ def panel(axes: Axes, title: str, description: str, note: str = "") -> Panel:
 
 # Charts.
 
-# Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
-# Its yellow is left out, too pale for lines on white; the last three are darker than all others.
-SERIES_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    VIOLET,
-    BROWN,
-    GREY,
-)
 SERIES_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 SERIES_HATCHES = ("", "///", "...")
 """Of bars; those beyond the last colour are hatched."""

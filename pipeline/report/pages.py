@@ -19,7 +19,25 @@ from gaitforge.pipeline.terminal import duration
 Record = Mapping[str, Any]
 """A JSON object."""
 
+PICTURES = Path("pictures")
+"""Folder of the pictures, beside their page."""
 DASH = "–"
+VIOLET = "#5b3a8c"
+BROWN = "#6e4b1f"
+GREY = "#5f6b76"
+# Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
+# Its yellow is left out, too pale for lines on white; the last three are darker than all others.
+SERIES_COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    VIOLET,
+    BROWN,
+    GREY,
+)
 DEEP = 0.72
 """Share of the heat colours at which black and white text contrast equally, in either mode."""
 POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)",

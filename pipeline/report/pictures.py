@@ -33,6 +33,7 @@ from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.tasks.evaluation import PolicySource, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.pipeline.report.pages import PICTURES
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
     SHEET_FRAMES,
@@ -40,7 +41,7 @@ from gaitforge.pipeline.report.picture_files import (
     animation,
     contact_sheet,
 )
-from gaitforge.pipeline.report.results import EXPERT, PICTURE_INDEX, PICTURES, first_runs
+from gaitforge.pipeline.report.results import EXPERT, PICTURE_INDEX, first_runs
 
 FORMATS = ("png", "gif", "webp", "mp4")
 FILM_MS = 40

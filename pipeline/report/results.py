@@ -17,6 +17,7 @@ from gaitforge.pipeline.report import charts
 from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.pages import (
     DASH,
+    PICTURES,
     Record,
     count,
     data_uri,
@@ -389,7 +390,6 @@ def first_runs(record: Record) -> list[str]:
 
 # The files of a run folder.
 EXPERT = "expert"
-PICTURES = Path("pictures")
 PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
 WALL = Path("wall.json")

@@ -16,6 +16,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     STORE,
     Option,
     flag,
+    needs,
     option,
     option_values,
     planned,
@@ -32,7 +33,7 @@ _POLICIES = (
 )
 
 
-@command("gaitforge gym list", JSON)
+@command("gaitforge gym list", JSON, needs("sim"))
 def _list(arguments: argparse.Namespace) -> None:
     """List the tasks."""
     from gaitforge.plugins.gym.environments.tasks import TASKS
@@ -102,6 +103,7 @@ def _of_env(name: str, text: str, metavar: str) -> Option:
     SEED,
     MIX_VERSIONS,
     JSON,
+    needs("sim"),
     alone=True,
 )
 def _collect(arguments: argparse.Namespace) -> CommandWork:

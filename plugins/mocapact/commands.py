@@ -19,6 +19,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     THREADS,
     Container,
     add_options,
+    needs,
     option,
     option_values,
     planned,
@@ -48,6 +49,7 @@ def _add_reference_file(parser: Container) -> None:
     option("--frames", "frames per clip", positive, 96),
     option("--variants", "clips per motion", positive, 1),
     JSON,
+    needs("sim"),
 )
 def _reference(arguments: argparse.Namespace) -> Callable[[], None]:
     """Write synthetic reference clips, or list a file's clips."""
@@ -111,6 +113,7 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     option("--stage", "do only this stage", metavar="NAME"),
     setting("humanoids=256"),
     JSON,
+    needs("sim", "learn"),
 )
 def _train_expert(arguments: argparse.Namespace) -> CommandWork:
     """Train an expert per snippet, a stage each."""
@@ -159,6 +162,7 @@ def _train_expert(arguments: argparse.Namespace) -> CommandWork:
     SEED,
     MIX_VERSIONS,
     JSON,
+    needs("sim", "learn"),
     alone=True,
 )
 def _collect(arguments: argparse.Namespace) -> CommandWork:

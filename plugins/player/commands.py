@@ -17,6 +17,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     WHERE,
     WITH_RECORDED_VERSIONS,
     group,
+    needs,
     option,
     option_values,
 )
@@ -88,6 +89,7 @@ _HELD_OUT_EPISODES = 3
     WITH_RECORDED_VERSIONS,
     JSON,
     TRUST,
+    needs("sim", "learn"),
 )
 def view_command(arguments: argparse.Namespace) -> Callable[[], int | None]:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.episodes import glossary
-from gaitforge.pipeline.report.charts import SERIES_COLOURS
-from gaitforge.pipeline.report.pages import render
+from gaitforge.pipeline.report.pages import SERIES_COLOURS, render
 
 # Catalog columns as bins.
 MOST_VALUES = 24

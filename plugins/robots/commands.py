@@ -11,6 +11,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     Option,
     flag,
     group,
+    needs,
     option,
     option_values,
 )
@@ -72,6 +73,7 @@ _BY_JOINT = {
         ),
         flag("--leave-out-meshes", "go on without colliding meshes whose files are missing"),
     ),
+    needs("sim"),
 )
 def robot_init(arguments: argparse.Namespace) -> None:
     """Write a robot's folder, card and MJCF, from an MJCF or URDF of any making."""
@@ -102,6 +104,7 @@ def robot_init(arguments: argparse.Namespace) -> None:
     option("--out", "folder of the bodies' folders", Path, required=True),
     SEED,
     JSON,
+    needs("sim"),
 )
 def robot_vary(arguments: argparse.Namespace) -> None:
     """Write bodies drawn around a robot: other sizes, masses, links and gains."""
@@ -139,6 +142,7 @@ def robot_vary(arguments: argparse.Namespace) -> None:
         default="",
     ),
     JSON,
+    needs("sim"),
 )
 def expert_import(arguments: argparse.Namespace) -> None:
     """Import a policy of mjlab, Isaac Lab or legged_gym as an expert."""
@@ -171,6 +175,7 @@ def expert_trust(arguments: argparse.Namespace) -> None:
 @command(
     "gaitforge expert template mjlab > layout.yaml",
     option("project", "isaaclab, legged_gym or mjlab", metavar="NAME"),
+    needs("sim"),
 )
 def expert_template(arguments: argparse.Namespace) -> None:
     """Print the layout of a project's usual policy, to fill in."""
@@ -184,6 +189,7 @@ def expert_template(arguments: argparse.Namespace) -> None:
     option("expert", "folder that gaitforge expert import wrote", metavar="NAME"),
     option("--answers", "known answers (default: the imported ones)", Path, metavar="FILE"),
     JSON,
+    needs("sim"),
 )
 def expert_check(arguments: argparse.Namespace) -> int:
     """Check an imported expert: known answers, a stand, a walk, its terms; exit 1 on a fault."""

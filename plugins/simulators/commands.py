@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 
-from gaitforge.pipeline.cli.parsing.options import ISAACGYM_PYTHON, JSON, option
+from gaitforge.pipeline.cli.parsing.options import ISAACGYM_PYTHON, JSON, needs, option
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import of_simulator, positive, simulator, uses
 from gaitforge.pipeline.terminal import TerminalReporter, show_one
@@ -19,6 +19,7 @@ FAILED = 1
     option("--robots", "parallel robots when measuring the speed", positive, 256),
     ISAACGYM_PYTHON,
     JSON,
+    needs("sim"),
 )
 def sim_check(arguments: argparse.Namespace) -> Callable[[], int]:
     """Run the physics contract's checks on an installed simulator."""

@@ -20,6 +20,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     THREADS,
     WHERE,
     WITH_RECORDED_VERSIONS,
+    needs,
     option,
     option_values,
     setting,
@@ -44,6 +45,7 @@ _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
     WITH_RECORDED_VERSIONS,
     SIMULATOR_VERSION,
     JSON,
+    needs("sim"),
     alone=True,
 )
 def derive_command(arguments: argparse.Namespace) -> CommandWork:
@@ -94,6 +96,7 @@ def _derive_elsewhere(arguments: argparse.Namespace) -> str:
     setting("randomisation.friction=0.2"),
     MIX_VERSIONS,
     JSON,
+    needs("sim"),
     alone=True,
 )
 def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
@@ -118,6 +121,7 @@ def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
     option("--reward", "module:function: fields of an episode -> its rewards", required=True),
     THREADS,
     JSON,
+    needs("sim"),
 )
 def relabel(arguments: argparse.Namespace) -> CommandWork:
     """Give the present version a new reward, computed from stored fields; `return` follows."""

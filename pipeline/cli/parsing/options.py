@@ -81,6 +81,35 @@ def flag(name: str, text: str) -> Option:
     return option(name, text, action="store_true")
 
 
+@dataclass(frozen=True)
+class Need:
+    """Extras of the installation that a command's work needs, see `common.extras`.
+
+    Attributes:
+        unless: argument with which the command does without them; empty for none.
+        when: argument without which the command does without them; empty for none.
+    """
+
+    extras: tuple[str, ...]
+    unless: str
+    when: str
+
+    def applies(self, arguments: argparse.Namespace) -> bool:
+        """Whether a command with these arguments needs them."""
+        given = {name for name, value in vars(arguments).items() if value}
+        return self.unless not in given and (not self.when or self.when in given)
+
+
+def needs(*extras: str, unless: str = "", when: str = "") -> AddTo:
+    """Add a `Need` to a command, which is checked before any work."""
+    need = Need(extras, unless, when)
+
+    def add(parser: Container) -> None:
+        parser.set_defaults(needs=(*(parser.get_default("needs") or ()), need))
+
+    return add
+
+
 def setting(example: str) -> Option:
     """The option `--set`, which changes any setting of a plan."""
     return option(

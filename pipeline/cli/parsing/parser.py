@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gaitforge.common.extras import require
 from gaitforge.pipeline.cli.parsing.entries import Command, added_actions
 from gaitforge.pipeline.cli.parsing.options import Options, add_options
 from gaitforge.pipeline.cli.parsing.values import (
@@ -105,6 +106,7 @@ def command(example: str, *options: Options) -> Callable[[Handler], Command]:
     def decorate(handler: Handler) -> Command:
         def run(arguments: argparse.Namespace) -> int | None:
             noted = noting(arguments)
+            _require_extras(arguments)
             outcome = handler(noted)
             refuse_unread(noted)
             code = outcome() if callable(outcome) else outcome
@@ -120,6 +122,14 @@ def command(example: str, *options: Options) -> Callable[[Handler], Command]:
         return Command(name, f"{text[0].lower()}{text[1:]}", fill)
 
     return decorate
+
+
+def _require_extras(arguments: argparse.Namespace) -> None:
+    """Raise ValueError, before any work, if packages of `options.needs` are missing."""
+    action = getattr(arguments, "action", None)
+    typed = " ".join(filter(None, ("gaitforge", arguments.command, action)))
+    needs = [need for need in getattr(arguments, "needs", ()) if need.applies(arguments)]
+    require(typed, *dict.fromkeys(extra for need in needs for extra in need.extras))
 
 
 def actions(name: str, example: str, *commands: Command) -> Command:
