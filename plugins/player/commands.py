@@ -33,12 +33,14 @@ _HELD_OUT_EPISODES = 3
 
 
 @command(
-    'gaitforge view data/legged.zarr --terrain stairs --where "not success"\n'
+    "gaitforge view fcnet-aliengo --terrain stairs\n"
+    '          gaitforge view data/legged.zarr --terrain stairs --where "not success"\n'
     "          gaitforge view data/legged.zarr --episode a293cb-00017 --video fall.mp4",
     option(
         "source",
-        "a store; the folder of a training run or exported policy, which then runs on held-out "
-        "episodes; or an evaluation's file, whose worst, median and best episodes run again",
+        "a store; the folder of a training run or exported policy, or a policy that ships "
+        "(fcnet-aliengo), which then runs on held-out episodes; or an evaluation's file, whose "
+        "worst, median and best episodes run again",
         store_address,
         metavar="STORE|RUN|EVALUATION",
     ),
@@ -64,7 +66,8 @@ _HELD_OUT_EPISODES = 3
     ),
     option(
         "--against",
-        "another policy on the same starts and seeds, as a ghost: expert, or a run's folder",
+        "another policy on the same starts and seeds, as a ghost: expert, a run's folder, or one "
+        "that ships",
         metavar="RUN",
     ),
     option("--robot", "a name or path, if not the store's or run's own robot", default=""),
@@ -169,6 +172,8 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
     """Write the film, and the recordings with a file an episode; returns paths by option."""
+    if not (arguments.video or arguments.rerun):
+        return {}
     from gaitforge.plugins.player.films import write_film, write_recording
 
     chosen = show.chosen(arguments.episode or ())
@@ -226,8 +231,9 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     from gaitforge.collectors.legged.rollout import EvaluationGrid
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
-    from gaitforge.flows.tasks.evaluation import run_source
+    from gaitforge.flows.tasks.evaluation import run_source, shipped_in_words
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+    from gaitforge.learners.run_files import run_folder
     from gaitforge.plugins.player.episodes import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
@@ -237,8 +243,8 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     if files:
         one_of = ", ".join(file.relative_to(source).as_posix() for file in files)
         raise ValueError(f"{source} holds several evaluations; give one of its files: {one_of}")
-    if not source.is_dir():
-        raise ValueError(f"no store, training run or evaluation at {source}")
+    if not run_folder(source).is_dir():
+        raise ValueError(f"no store, training run or evaluation at {source}; {shipped_in_words()}")
     every = {"terrains": tuple(TERRAINS), "skills": tuple(SKILLS), "levels": (_LEVEL,)}
     cells = every | option_values(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
