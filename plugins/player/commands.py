@@ -131,6 +131,8 @@ def _recorded_folder(arguments: argparse.Namespace) -> Path | None:
     from gaitforge.collectors.legged.replaying import simulator_of_selection
     from gaitforge.flows.stages.recorded_versions import OPTION, recorded_mujoco
 
+    if not _is_store(arguments.source):
+        raise ValueError(f"{OPTION} is for episodes of a store, and {arguments.source} is none")
     name, version = simulator_of_selection(
         chosen_episodes(datasets.open_store(arguments.source), arguments)
     )
@@ -194,9 +196,12 @@ def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], 
     """What makes the page's episodes; without a page, only the episodes of the other files."""
     source = arguments.source
     episodes = arguments.episode or ()
-    is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
-    make = _stored(arguments, only_chosen) if is_store else _run(arguments)
+    make = _stored(arguments, only_chosen) if _is_store(source) else _run(arguments)
     return (lambda: make().chosen(episodes)) if episodes or only_chosen else make
+
+
+def _is_store(source: Path | str) -> bool:
+    return isinstance(source, str) or (source / ROOT_FILE).is_file()
 
 
 def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
@@ -234,7 +239,12 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     from gaitforge.flows.tasks.evaluation import run_source, shipped_in_words
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.learners.run_files import run_folder
-    from gaitforge.plugins.player.episodes import evaluation_files, evaluation_show, policy_show
+    from gaitforge.plugins.player.episodes import (
+        evaluation_files,
+        evaluation_show,
+        opening_with_a_walk,
+        policy_show,
+    )
 
     source = arguments.source
     files = evaluation_files(source)
@@ -251,4 +261,4 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
     policy = run_source(source)
     specs = grid.specs()
-    return lambda: policy_show(policy, plan, specs, TerminalReporter())
+    return lambda: opening_with_a_walk(policy_show(policy, plan, specs, TerminalReporter()))
