@@ -100,12 +100,12 @@ function seek(time: number): void {
 
 /** Opens what the address names: an episode and a time in it, or the worst of a terrain, skill and level. */
 function fromAddress(): void {
-  if (location.hash.length <= 1 && index.start !== null) {
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  list.choose(wanted);
+  if (wanted.size === 0 && index.start !== null) {
     void open(index.start, 0, !matchMedia("(prefers-reduced-motion: reduce)").matches);
     return;
   }
-  const wanted = new URLSearchParams(location.hash.slice(1));
-  list.choose(wanted);
   const number = index.episodes.findIndex(({ id }) => id === wanted.get("e"));
   const time = Number(wanted.get("t")) || 0;
   void open(number >= 0 ? number : list.shown[0] ?? 0, time, false);
