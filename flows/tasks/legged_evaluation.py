@@ -235,7 +235,8 @@ class LeggedPolicyPlan(LeggedPlan):
     """What to collect with a policy.
 
     Attributes:
-        policy: folder of a training run or an exported policy, or "module:Class".
+        policy: folder of a training run or an exported policy, name of one that ships, or
+            "module:Class".
         expert: labels every step and drives where the policy does not; empty for none, then the
             policy drives all the time and its own actions are stored.
         share: share of the stretches in which the policy drives; stretch: its control steps.

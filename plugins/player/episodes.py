@@ -414,7 +414,7 @@ def opening_with_a_walk(show: Show) -> Show:
         return show
     start = max(good, key=lambda k: _distance(show.episodes[k].recording))
     counts = f"{len(good)} of {amount(len(show.episodes), 'episode')}"
-    note = f"{counts} succeed; the page opens with the one of these that goes farthest."
+    note = f"Success in {counts}; the page opens with the one of these that goes farthest."
     return replace(show, start=start, note=f"{show.note} {note}".strip())
 
 

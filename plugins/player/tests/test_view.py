@@ -159,7 +159,7 @@ def test_a_policy_that_ships_climbs_stairs_in_an_empty_folder(
     assert page_file.name == "fcnet-aliengo.view.html"
     text = page_file.read_text()
     index = _index(text)
-    assert "2 of 2 episodes succeed" in index["note"]
+    assert "Success in 2 of 2 episodes" in index["note"]
     paths = [_block(text, f"poses-{k}")[[0, -1], :2] for k in range(2)]
     ways = [float(np.linalg.norm(last - first)) for first, last in paths]
     assert min(ways) > 1.0  # metres
