@@ -23,7 +23,7 @@ from gaitforge.common.trust import UntrustedCodeError, naming
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
 from gaitforge.learners.policy_network import GaussianSpread, LabelScale, Normaliser, PolicyNetwork
-from gaitforge.learners.run_files import KEPT
+from gaitforge.learners.run_files import KEPT, run_folder
 from gaitforge.learners.tokens import Condition, Slices, TokenLayout
 
 FORMAT_VERSION = 5
@@ -186,7 +186,7 @@ def load_values(values: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def load_policy(
     run_dir: str | Path, obs_slices: Slices | None = None, which: str = "last"
 ) -> PolicyNetwork:
-    """The trained policy of a run folder.
+    """The trained policy of a run folder, or one that ships, by its name.
 
     Args:
         obs_slices: the stored observation's fields that the policy will get, checked if given.
@@ -195,7 +195,7 @@ def load_policy(
 
     Raises ValueError if there is no usable checkpoint, or the observation has another layout.
     """
-    tensors, card = read_checkpoint(Path(run_dir), which)
+    tensors, card = read_checkpoint(run_folder(run_dir), which)
     try:
         with naming(run_dir):
             policy = policy_from(tensors, card)

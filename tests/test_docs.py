@@ -13,6 +13,7 @@ from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.datasets.formats import find_format, format_names
 from gaitforge.pipeline.cli.main import build_parser
 from recipes.adroit.__main__ import build_parser as adroit_parser
+from recipes.ship import build_parser as ship_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -62,6 +63,7 @@ def test_command_parses(command):
     [
         *((each, benchmarks_parser) for each in commands("python -m benchmarks")),
         *((each, adroit_parser) for each in commands("python -m recipes.adroit")),
+        *((each, ship_parser) for each in commands("python -m recipes.ship")),
     ],
 )
 def test_a_program_outside_parses(command, parser):

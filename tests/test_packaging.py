@@ -114,6 +114,8 @@ def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
         names = set(packed.namelist())
     assert {f"gaitforge/{path}" for path in modules} <= names
     assert "gaitforge/plugins/player/built/main.js" in names
+    policies = (ROOT / "learners/assets").glob("*/*")
+    assert {f"gaitforge/{path.relative_to(ROOT)}" for path in policies} <= names
     outside = ("benchmarks", "docs", "examples", "recipes", "tests")
     assert not [name for name in names if name.removeprefix("gaitforge/").startswith(outside)]
     assert not [name for name in names if "tests" in Path(name).parts]
@@ -125,6 +127,9 @@ def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
     [packages] = (tmp_path / "venv").glob("lib/python*/site-packages")
     link_torch(packages)
     gaitforge = tmp_path / "venv/bin/gaitforge"
+    (tmp_path / "empty").mkdir()
+    run(gaitforge, "view", "fcnet-aliengo", "--terrain", "stairs", cwd=tmp_path / "empty")
+    assert (tmp_path / "empty/fcnet-aliengo.view.html").is_file()
     run(gaitforge, "demo", "--out", "demo", *(f"--set={each}" for each in TINY), cwd=tmp_path)
     assert (tmp_path / "demo/report.html").is_file()
     run(gaitforge, "view", "demo/legged.zarr", cwd=tmp_path)

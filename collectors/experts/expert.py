@@ -92,6 +92,10 @@ class Mlp:
 
 
 # Experts.
+class UnknownExpertError(ValueError):
+    """No expert has that name."""
+
+
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"
 _KNOWN = slice(POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])
@@ -256,7 +260,7 @@ def _files(name: str) -> tuple[Path, dict[str, Any]]:
     if name and not path.is_file() and (kind := format_of(Path(name))):
         path = Path(name).absolute() / kind.card
     if not path.is_file():
-        raise ValueError(
+        raise UnknownExpertError(
             f"no expert '{name}'; allowed: {', '.join(list_experts())}, a .safetensors file"
             f"{folders_allowed()}{why_unread(Path(name)) if name else ''}"
         )

@@ -128,7 +128,7 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
         ValueError: no run, no usable checkpoint, another robot's policy, missing packages, or a
             `dst` that holds something else.
     """
-    run_source(run)  # raises
+    run = run_source(run).folder
     policy, card, sha256 = _read(run, plan.checkpoint)
     progress = card.get("progress") or {}
     if not card.get("finished", True) and plan.checkpoint == "last":

@@ -37,6 +37,7 @@ from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.onnx_policy import is_exported_policy, read_description
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.run_files import run_folder, shipped_policies
 from gaitforge.learners.tokens import OF_RETURNS
 
 # Policies by where they are.
@@ -53,8 +54,9 @@ class PolicySource:
 
     Attributes:
         kind: what it is.
-        place: the folder of a run or exported policy, another program's ONNX file, a class as
-            "module:Class" that is called with the number of robots, or an expert's name.
+        place: the folder of a run or exported policy, the name of one that ships, another
+            program's ONNX file, a class as "module:Class" that is called with the number of robots,
+            or an expert's name.
         which: checkpoint of a run: "last", "best" by validation loss, or "step-N".
     """
 
@@ -66,7 +68,7 @@ class PolicySource:
     @property
     def folder(self) -> Path:
         """The folder of a run or exported policy, or the ONNX file."""
-        return Path(self.place)
+        return run_folder(self.place)
 
     def key(self) -> str:
         """Hash of the file with the policy's weights; of a class, of its code and its own `key`.
@@ -120,22 +122,28 @@ class PolicySource:
 
 
 def run_source(run: Path, which: str = "last") -> PolicySource:
-    """The policy of a training run's folder, or of an exported policy's.
+    """The policy of a training run's folder, of an exported policy's, or one that ships, by name.
 
     Raises:
         ValueError: no such folder.
     """
-    if not run.is_dir():
+    folder = run_folder(run)
+    if not folder.is_dir():
         raise ValueError(
             f"no training run at {run}, and no expert of that name; `gaitforge train` makes a run, "
-            "`gaitforge expert list` lists experts"
+            f"`gaitforge expert list` lists experts, {shipped_in_words()}"
         )
-    kind = EXPORTED if is_exported_policy(run) else RUN
-    return PolicySource(run.resolve().name, kind, str(run), which)
+    kind = EXPORTED if is_exported_policy(folder) else RUN
+    return PolicySource(folder.resolve().name, kind, str(run), which)
+
+
+def shipped_in_words() -> str:
+    """The trained policies that ship, for an error about another name."""
+    return f"trained policies that ship: {', '.join(shipped_policies())}"
 
 
 def named_source(text: str, which: str = "last") -> PolicySource:
-    """The policy of a folder, an ONNX file or "module:Class".
+    """The policy of a folder, one that ships, an ONNX file or "module:Class".
 
     Raises:
         ValueError: no such folder or class.
@@ -151,17 +159,19 @@ def named_source(text: str, which: str = "last") -> PolicySource:
 
 def trained_robot(run: Path) -> str:
     """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`."""
-    record = read_record(run / PLAN) or {}
+    plan = run_folder(run) / PLAN
+    record = read_record(plan) or {}
     evaluation = record.get("evaluation")
     recorded = evaluation.get("robot") if isinstance(evaluation, dict) else None
     robot = recorded or record.get("robot", DEFAULT_ROBOT)
     if not isinstance(robot, str):
-        raise ValueError(f"{run / PLAN}: a robot needs a name, not {robot!r}")
+        raise ValueError(f"{plan}: a robot needs a name, not {robot!r}")
     return robot
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a training run or an exported policy."""
+    """Whether a folder holds a training run or an exported policy, or one ships by that name."""
+    folder = run_folder(folder)
     return (folder / "config.json").is_file() or is_exported_policy(folder)
 
 

@@ -14,7 +14,12 @@ from typing import Annotated, Self
 
 import numpy as np
 
-from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert, shipped_experts
+from gaitforge.collectors.experts.expert import (
+    DEFAULT_EXPERT,
+    UnknownExpertError,
+    load_expert,
+    shipped_experts,
+)
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import Driver, driven_steps
 from gaitforge.collectors.legged.observations import POLICY_SLICES
@@ -47,6 +52,7 @@ from gaitforge.flows.tasks.evaluation import (
     EvaluationPlan,
     PolicySource,
     named_source,
+    shipped_in_words,
     trained_robot,
 )
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Workers
@@ -112,7 +118,10 @@ class LeggedEvaluation(EvaluationPlan):
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`; ValueError, too, for an expert of another robot."""
-        LeggedPlan(expert=name, robot=self.robot).pairs()
+        try:
+            LeggedPlan(expert=name, robot=self.robot).pairs()
+        except UnknownExpertError as error:
+            raise UnknownExpertError(f"{error}; {shipped_in_words()}") from None
         hashes = [load_expert(expert).hash for expert in name.split(",")]
         return hashes[0] if len(hashes) == 1 else digest(hashes)
 
@@ -226,7 +235,8 @@ class LeggedPolicyPlan(LeggedPlan):
     """What to collect with a policy.
 
     Attributes:
-        policy: folder of a training run or an exported policy, or "module:Class".
+        policy: folder of a training run or an exported policy, name of one that ships, or
+            "module:Class".
         expert: labels every step and drives where the policy does not; empty for none, then the
             policy drives all the time and its own actions are stored.
         share: share of the stretches in which the policy drives; stretch: its control steps.

@@ -15,6 +15,7 @@ from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.learners.run_files import run_folder
 
 if TYPE_CHECKING:
     from gaitforge.datasets import Store
@@ -101,7 +102,7 @@ def evaluation_of(store: "Store") -> "EvaluationPlan | None":
 
 def run_evaluation(run: Path) -> "EvaluationPlan | None":
     """The evaluation that suits a training run, as its store's task gave it; None where unknown."""
-    file = run / PLAN
+    file = run_folder(run) / PLAN
     record = read_record(file) or {}
     if not record.get("task"):
         return None

@@ -78,7 +78,10 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
     EXPERT,
     option("--robot", "robots or folders of robots, which parts take in turn", names),
-    option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
+    option(
+        "--policy",
+        "a policy that drives: folder of a run or export, one that ships, or module:Class",
+    ),
     option(
         "--labeller",
         "with --policy: the expert, which labels every step and drives in turns",

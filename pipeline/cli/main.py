@@ -43,7 +43,10 @@ COMMANDS = {
     },
     "look at data": {
         "query": ("store", "describe the episodes that match a condition, or list them"),
-        "info": ("store", "show a store's version, size and schema version, or its columns"),
+        "info": (
+            "store",
+            "show a store's version, size and columns, or the card of a policy that ships",
+        ),
         "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
         "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
     },

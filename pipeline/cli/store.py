@@ -17,6 +17,7 @@ from gaitforge.datasets.schema import actions_in_words
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
+from gaitforge.learners.run_files import is_shipped, shipped_card
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
     CELLS,
@@ -36,10 +37,11 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.values import names, positive, uses, whole
+from gaitforge.pipeline.cli.parsing.values import names, positive, store_address, uses, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.terminal import (
     TerminalReporter,
+    cell,
     fields_of,
     json_text,
     show,
@@ -156,26 +158,52 @@ def _check_query(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    f"gaitforge info {_EXAMPLE}",
-    STORE,
+    f"gaitforge info {_EXAMPLE}\n          gaitforge info fcnet-aliengo",
+    option(
+        "store",
+        "folder, or s3://bucket/prefix; or the name of a trained policy that ships, for its card",
+        store_address,
+        metavar="STORE|POLICY",
+    ),
     JSON,
     TAG,
     flag("--columns", "explain the columns of the catalog: unit, meaning, origin"),
 )
-def info_command(arguments: argparse.Namespace) -> None:
-    """Show a store's version, size and schema version, or its columns."""
+def info_command(arguments: argparse.Namespace) -> Callable[[], None] | None:
+    """Show a store's version, size and schema version, or its columns; or a policy's card."""
+    if is_shipped(arguments.store):
+        uses(arguments, "store", "json")
+        return partial(_show_policy, str(arguments.store), arguments.json)
     store = datasets.open_store(arguments.store, tag=arguments.tag)
     if arguments.columns:
         from gaitforge.datasets.catalog.episodes import glossary
 
         columns = glossary(store.schema, store.catalog().schema)
         show([asdict(column) for column in columns], arguments.json)
-        return
+        return None
     record = asdict(store.info()) | {"tags": [tag.name for tag in store.tags()]}
     record |= {"actions": actions_in_words(store.schema) or "as stored"}
     if arguments.json:
         record |= {"columns": store.catalog().column_names, "plan": store.plan}
     show_one(record, arguments.json)
+    return None
+
+
+def _show_policy(name: str, as_json: bool) -> None:
+    """Print the card of a policy that ships."""
+    card = shipped_card(name)
+    results = card["results"]
+    cells = [{k: v for k, v in row.items() if not k.endswith("_ci95")} for row in results["cells"]]
+    facts = {name: card[name] for name in ("name", "robot", "model", "parameters", "licence")} | {
+        "learned from": f"{card['learned_from']['steps']:,} steps of "
+        f"{card['learned_from']['episodes']:,} episodes",
+        "dataset": card["learned_from"]["dataset"],
+        "return": results["return"],
+        "success": results["success"],
+        "survival": results["survival"],
+    }
+    lines = [f"{key:<12}  {cell(value)}" for key, value in facts.items()]
+    show_result(card, cells, as_json, "", *lines, "", *card["limits"])
 
 
 @command(f"gaitforge plan {_EXAMPLE} > legged.plan.json", STORE)

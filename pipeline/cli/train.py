@@ -129,8 +129,8 @@ def models_command(arguments: argparse.Namespace) -> None:
     "          gaitforge evaluate aliengo-family --robot go1,robots/family --out runs/bodies",
     option(
         "policy",
-        "folder of a training run or exported policy, module:Class, or an expert of the task (of "
-        "legged robots: see gaitforge expert list)",
+        "folder of a training run or exported policy, a policy that ships (fcnet-aliengo), "
+        "module:Class, or an expert of the task (of legged robots: see gaitforge expert list)",
     ),
     option(
         "--task",

@@ -59,8 +59,8 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
     lambda parser: setattr(parser, "usage", _USAGE),
     option(
         "places",
-        "folder of a training run and the new folder; or a store, a format (see gaitforge "
-        "formats) and the new file or folder",
+        "folder of a training run, or a policy that ships, and the new folder; or a store, a "
+        "format (see gaitforge formats) and the new file or folder",
         nargs="+",
         metavar="RUN DST | STORE FORMAT DST",
     ),

@@ -34,12 +34,14 @@ _HELD_OUT_EPISODES = 3
 
 
 @command(
-    'gaitforge view data/legged.zarr --terrain stairs --where "not success"\n'
+    "gaitforge view fcnet-aliengo --terrain stairs\n"
+    '          gaitforge view data/legged.zarr --terrain stairs --where "not success"\n'
     "          gaitforge view data/legged.zarr --episode a293cb-00017 --video fall.mp4",
     option(
         "source",
-        "a store; the folder of a training run or exported policy, which then runs on held-out "
-        "episodes; or an evaluation's file, whose worst, median and best episodes run again",
+        "a store; the folder of a training run or exported policy, or a policy that ships "
+        "(fcnet-aliengo), which then runs on held-out episodes; or an evaluation's file, whose "
+        "worst, median and best episodes run again",
         store_address,
         metavar="STORE|RUN|EVALUATION",
     ),
@@ -65,7 +67,8 @@ _HELD_OUT_EPISODES = 3
     ),
     option(
         "--against",
-        "another policy on the same starts and seeds, as a ghost: expert, or a run's folder",
+        "another policy on the same starts and seeds, as a ghost: expert, a run's folder, or one "
+        "that ships",
         metavar="RUN",
     ),
     option("--robot", "a name or path, if not the store's or run's own robot", default=""),
@@ -130,6 +133,8 @@ def _recorded_folder(arguments: argparse.Namespace) -> Path | None:
     from gaitforge.collectors.legged.replaying import simulator_of_selection
     from gaitforge.flows.stages.recorded_versions import OPTION, recorded_mujoco
 
+    if not _is_store(arguments.source):
+        raise ValueError(f"{OPTION} is for episodes of a store, and {arguments.source} is none")
     name, version = simulator_of_selection(
         chosen_episodes(datasets.open_store(arguments.source), arguments)
     )
@@ -171,6 +176,8 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
     """Write the film, and the recordings with a file an episode; returns paths by option."""
+    if not (arguments.video or arguments.rerun):
+        return {}
     from gaitforge.plugins.player.films import write_film, write_recording
 
     chosen = show.chosen(arguments.episode or ())
@@ -191,9 +198,12 @@ def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], 
     """What makes the page's episodes; without a page, only the episodes of the other files."""
     source = arguments.source
     episodes = arguments.episode or ()
-    is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
-    make = _stored(arguments, only_chosen) if is_store else _run(arguments)
+    make = _stored(arguments, only_chosen) if _is_store(source) else _run(arguments)
     return (lambda: make().chosen(episodes)) if episodes or only_chosen else make
+
+
+def _is_store(source: Path | str) -> bool:
+    return isinstance(source, str) or (source / ROOT_FILE).is_file()
 
 
 def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
@@ -228,9 +238,15 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     from gaitforge.collectors.legged.rollout import EvaluationGrid
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
-    from gaitforge.flows.tasks.evaluation import run_source
+    from gaitforge.flows.tasks.evaluation import run_source, shipped_in_words
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.plugins.player.episodes import evaluation_files, evaluation_show, policy_show
+    from gaitforge.learners.run_files import run_folder
+    from gaitforge.plugins.player.episodes import (
+        evaluation_files,
+        evaluation_show,
+        opening_with_a_walk,
+        policy_show,
+    )
 
     source = arguments.source
     files = evaluation_files(source)
@@ -239,12 +255,12 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     if files:
         one_of = ", ".join(file.relative_to(source).as_posix() for file in files)
         raise ValueError(f"{source} holds several evaluations; give one of its files: {one_of}")
-    if not source.is_dir():
-        raise ValueError(f"no store, training run or evaluation at {source}")
+    if not run_folder(source).is_dir():
+        raise ValueError(f"no store, training run or evaluation at {source}; {shipped_in_words()}")
     every = {"terrains": tuple(TERRAINS), "skills": tuple(SKILLS), "levels": (_LEVEL,)}
     cells = every | option_values(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
     plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
     policy = run_source(source)
     specs = grid.specs()
-    return lambda: policy_show(policy, plan, specs, TerminalReporter())
+    return lambda: opening_with_a_walk(policy_show(policy, plan, specs, TerminalReporter()))

@@ -230,6 +230,7 @@ class Show:
         note: a remark on the episodes for the viewer, or "".
         ghost: name of the ghosts' policy, or "".
         randomisation: that of the episodes, see `LeggedPlan`.
+        start: number of the episode that plays when the page opens; None for the worst, still.
     """
 
     title: str
@@ -239,6 +240,7 @@ class Show:
     note: str = ""
     ghost: str = ""
     randomisation: Written = field(default_factory=dict)
+    start: int | None = None
 
     def chosen(self, names: Sequence[str]) -> "Show":
         """The same with the episodes of these names or ids, or else that of the lowest return.
@@ -252,7 +254,7 @@ class Show:
             raise ValueError(f"no episode {missing[0]} in {self.title}; they are {least} to {most}")
         first = min(self.episodes, key=lambda episode: episode.row["return"])
         episodes = [by_id[i] for i in dict.fromkeys(ids)] or [first]
-        return replace(self, episodes=tuple(episodes))
+        return replace(self, episodes=tuple(episodes), start=None)
 
 
 def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
@@ -403,6 +405,22 @@ def policy_show(
         tuple(episodes),
         randomisation=plan.randomisation,
     )
+
+
+def opening_with_a_walk(show: Show) -> Show:
+    """The same page, which opens with the success that goes farthest and says how many succeed."""
+    good = [k for k, episode in enumerate(show.episodes) if episode.row["success"]]
+    if not good:
+        return show
+    start = max(good, key=lambda k: _distance(show.episodes[k].recording))
+    counts = f"{len(good)} of {amount(len(show.episodes), 'episode')}"
+    note = f"Success in {counts}; the page opens with the one of these that goes farthest."
+    return replace(show, start=start, note=f"{show.note} {note}".strip())
+
+
+def _distance(recording: Recording) -> float:
+    """From the first to the last position of the base, m."""
+    return float(np.linalg.norm(recording.poses[-1, :2] - recording.poses[0, :2]))
 
 
 def ghost_source(name: str) -> PolicySource:

@@ -66,6 +66,7 @@ def page(show: Show) -> str:
         "title": show.title,
         "note": show.note,
         "ghost": show.ghost,
+        "start": show.start,
         "dt": CONTROL_DT_S,
         "robot": robot_shapes(show.robot),
         "charts": [vars(chart) for chart in show.charts],

@@ -4,6 +4,7 @@ import html
 import json
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,29 @@ def test_a_run_on_held_out_episodes(trained: Path, tmp_path: Path, stub: None, r
     assert {row["policy"] for row in rows} == {"run"}
 
 
+def test_a_policy_that_ships_climbs_stairs_in_an_empty_folder(
+    tmp_path: Path, stub: None, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    stairs = ("--terrain", "stairs", "--skill", "rush", "--level", "1", "--episodes", "2")
+    done = run("view", "fcnet-aliengo", *stairs)
+    assert done.code == 0, done.err
+    [page_file] = folder.iterdir()
+    assert page_file.name == "fcnet-aliengo.view.html"
+    text = page_file.read_text()
+    index = _index(text)
+    assert "Success in 2 of 2 episodes" in index["note"]
+    paths = [_block(text, f"poses-{k}")[[0, -1], :2] for k in range(2)]
+    ways = [float(np.linalg.norm(last - first)) for first, last in paths]
+    assert min(ways) > 1.0  # metres
+    assert index["start"] == np.argmax(ways)
+    assert_refused(run("view", "fcnet-alien"), "ship: bot-aliengo, fcnet-aliengo")
+    for words in (("--with-recorded-versions",), ("--where", "success"), ("--limit", "3")):
+        assert_refused(run("view", "fcnet-aliengo", *words), words[0])
+
+
 @pytest.mark.slow
 def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, run: Run) -> None:
     from gaitforge.collectors.legged.rollout import EvaluationGrid
@@ -248,5 +272,9 @@ def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> Non
         assert rows == cell.count(("rough", "tilt")) < len(cell)
         seen.size(400, 800)
         assert seen.value("document.documentElement.scrollWidth") <= 400
+        write_page(replace(show, start=number), path)
+        seen.open(path.as_uri())
+        seen.wait("parseFloat(document.getElementById('clock').textContent) > 0.2")
+        assert seen.value("location.hash").startswith(f"#e={wanted.row['episode']}")
         assert seen.faults == []
         assert {each.split(":")[0] for each in seen.requests} <= {"file", "blob", "data"}

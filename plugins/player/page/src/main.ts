@@ -102,6 +102,10 @@ function seek(time: number): void {
 function fromAddress(): void {
   const wanted = new URLSearchParams(location.hash.slice(1));
   list.choose(wanted);
+  if (wanted.size === 0 && index.start !== null) {
+    void open(index.start, 0, !matchMedia("(prefers-reduced-motion: reduce)").matches);
+    return;
+  }
   const number = index.episodes.findIndex(({ id }) => id === wanted.get("e"));
   const time = Number(wanted.get("t")) || 0;
   void open(number >= 0 ? number : list.shown[0] ?? 0, time, false);

@@ -69,6 +69,8 @@ export interface Index {
   note: string;
   /** The policy of the ghosts, or nothing. */
   ghost: string;
+  /** The episode that plays when the page opens without an address; none for the worst, still. */
+  start: number | null;
   /** Seconds of a control step. */
   dt: number;
   robot: Robot;
