@@ -28,6 +28,7 @@ ROOMS = (
     "pipeline",
     "plugins",
     "recipes",
+    "release",
 )
 PAGES = [
     path
