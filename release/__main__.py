@@ -25,7 +25,7 @@ from release.checks import (
     wheel_differences,
     wheel_faults,
 )
-from release.readme import absolute_links, link_faults
+from release.readme import absolute_links, check_address, link_faults
 
 ROOT = Path(__file__).resolve().parent.parent
 _BUILDERS = {"podman": "info", "docker": "info", "buildah": "info"}
@@ -70,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def release(arguments: argparse.Namespace, root: Path) -> None:
     """Build, check and keep; ValueError with all faults if there is one."""
+    check_address(arguments.url)
     _refuse(tree_faults(root, arguments.uncommitted))
     (root / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root / "build", prefix="release-") as folder:

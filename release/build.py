@@ -66,8 +66,8 @@ def _set_epoch(root: Path, target: Path) -> None:
 
 
 def _epoch(root: Path) -> int:
-    if given := os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(given)
+    if chosen := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(chosen)
     return int(git(root, "log", "-1", "--format=%ct"))
 
 

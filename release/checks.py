@@ -120,15 +120,16 @@ def _compared(where: str, names: Iterable[str], wanted: set[str]) -> list[str]:
 
 def wheel_differences(wheel: Path, again: Path) -> list[str]:
     """How a wheel of the tree differs from that of the source archive: names and contents."""
-    one = _checksums(wheel)
-    two = _checksums(again)
-    differing = [name for name in one.keys() | two.keys() if one.get(name) != two.get(name)]
+    direct = _contents(wheel)
+    unpacked = _contents(again)
+    names = direct.keys() | unpacked.keys()
+    differing = [name for name in names if direct.get(name) != unpacked.get(name)]
     if wheel.name != again.name:
         return [f"the sdist gives {again.name}, the tree {wheel.name}"]
     return [f"the sdist gives another wheel: {_listed(differing)}"] if differing else []
 
 
-def _checksums(wheel: Path) -> Mapping[str, bytes]:
+def _contents(wheel: Path) -> Mapping[str, bytes]:
     with ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 

@@ -25,6 +25,12 @@ def link_faults(tree: Path) -> list[str]:
     ]
 
 
+def check_address(url: str) -> None:
+    """ValueError for a repository's address that no browser opens; an empty one is none."""
+    if url and not url.startswith("https://"):
+        raise ValueError(f"the repository's address begins with https://, unlike {url}")
+
+
 def absolute_links(tree: Path, url: str, tag: str) -> None:
     """Let README's links lead to a repository's files at a tag, and the project's page to it.
 
@@ -33,10 +39,9 @@ def absolute_links(tree: Path, url: str, tag: str) -> None:
         url: the repository's address; empty for none, then links become words, and pictures go.
 
     Raises:
-        ValueError: an address that is none.
+        ValueError: see `check_address`.
     """
-    if url and not url.startswith("https://"):
-        raise ValueError(f"the repository's address is an https:// one, not {url}")
+    check_address(url)
     base = url.rstrip("/").removesuffix(".git")
 
     def replaced(match: re.Match[str]) -> str:

@@ -117,7 +117,7 @@ def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
         names = set(packed.namelist())
     assert {f"gaitforge/{path}" for path in modules} <= names
     assert "gaitforge/plugins/player/built/main.js" in names
-    outside = ("benchmarks", "docs", "examples", "recipes", "tests")
+    outside = ("benchmarks", "docs", "examples", "recipes", "release", "tests")
     assert not [name for name in names if name.removeprefix("gaitforge/").startswith(outside)]
     assert not [name for name in names if "tests" in Path(name).parts]
     python, uv = tmp_path / "venv/bin/python", Path(sys.executable).parent / "uv"
@@ -139,7 +139,7 @@ def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
 
 
 def beside_the_tests_packages(wheel: Path, folder: Path) -> Path:
-    """The programs of an environment with the wheel, which sees what the tests have but the tree."""
+    """The programs of an environment with the wheel and all that the tests have, but the tree."""
     uv = Path(sys.executable).parent / "uv"
     run(uv, "venv", "-q", "--python", sys.executable, folder, cwd=ROOT)
     run(uv, "pip", "install", "-q", "--python", folder / "bin/python", "--no-deps", wheel, cwd=ROOT)
@@ -176,6 +176,8 @@ def test_the_quickstart_runs_on_the_wheel(
     for cell in notebook.cells if WHOLE not in os.environ else ():
         for much, little in FEWER.items():
             cell.source = cell.source.replace(much, little)
+    where = "import gaitforge; print(gaitforge.__file__)"
+    notebook.cells.append(nbformat.v4.new_code_cell(where))
     empty = tmp_path / "empty"
     empty.mkdir()
     client = NotebookClient(
@@ -187,6 +189,7 @@ def test_the_quickstart_runs_on_the_wheel(
     printed = "".join(
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())
     )
+    assert f"{tmp_path}/venv/lib" in printed
     survival = re.search(r"(\d+)% do not fall", printed)
     assert survival, printed
     if WHOLE in os.environ:
