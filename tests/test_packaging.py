@@ -161,7 +161,8 @@ WHOLE = "GAITFORGE_WHOLE_QUICKSTART"
 FEWER = {"steps=1200": "steps=20", '"episodes_per_part": 200': '"episodes_per_part": 24'}
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_the_quickstart_runs_on_the_wheel(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

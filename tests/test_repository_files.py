@@ -164,4 +164,7 @@ def test_promises_of_security_name_tests_that_exist() -> None:
     for row in rows:
         files = re.findall(r"`((?:tests|plugins)/[\w/]+\.py)`", row)
         assert files, row
-        assert all((ROOT / file).is_file() for file in files), row
+        for file in files:
+            plugin = ROOT / "/".join(file.split("/")[:2])
+            removed = file.startswith("plugins/") and not plugin.is_dir()
+            assert removed or (ROOT / file).is_file(), file
