@@ -27,7 +27,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo wheel test test-long test-all test-oldest test-newest docs lint format bench lock clean
+.PHONY: help setup setup-dev demo wheel release test test-long test-all test-oldest test-newest docs lint format bench lock clean
 
 define find_python
 python=""; \
@@ -87,6 +87,10 @@ wheel: $(STAMP) $(PLAYER) ## build dist/gaitforge-*.whl, with the player's page
 	rm -rf build/lib dist
 	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
 	rm -rf build/lib build/bdist.*
+
+# RELEASE has options, as --uncommitted or --url https://HOST/OWNER/gaitforge; see python -m release --help.
+release: $(DEV_STAMP) $(PLAYER) ## build and check sdist and wheel, dist/, and the container image
+	$(BIN)/python -m release $(RELEASE)
 
 # Bytecode is kept, where the shell forbids it too: rewriting the tests' assertions takes each worker 6 s.
 test test-long test-all test-oldest test-newest: export PYTHONDONTWRITEBYTECODE :=

@@ -23,7 +23,7 @@ ALLOWED = {
     "plugins": frozenset({"common", "collectors", "learners", "datasets", "flows", "pipeline"}),
 }
 # Programs of a clone beside the product: they may import it, and nothing imports them but tests.
-OUTSIDE = ("benchmarks", "examples", "recipes")
+OUTSIDE = ("benchmarks", "examples", "recipes", "release")
 # The modules of common and datasets that may import torch.
 TORCH_BELOW = ("gaitforge.datasets.stream.window_stream", "gaitforge.common.networks")
 # Unpickling runs whatever code a file holds.

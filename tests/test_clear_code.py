@@ -17,6 +17,7 @@ FOLDERS = (
     "pipeline",
     "plugins",
     "recipes",
+    "release",
 )
 
 # Names that say nothing of what they hold. Good projects of the field have hardly any.

@@ -29,6 +29,7 @@ ROOMS = (
     "pipeline",
     "plugins",
     "recipes",
+    "release",
 )
 PAGES = [
     path

@@ -7,12 +7,15 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from importlib.metadata import distributions, version
 from pathlib import Path
 from zipfile import ZipFile
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from setuptools import find_packages
 
 from gaitforge.common.errors import install_extra
@@ -116,7 +119,7 @@ def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
     assert "gaitforge/plugins/player/built/main.js" in names
     policies = (ROOT / "learners/assets").glob("*/*")
     assert {f"gaitforge/{path.relative_to(ROOT)}" for path in policies} <= names
-    outside = ("benchmarks", "docs", "examples", "recipes", "tests")
+    outside = ("benchmarks", "docs", "examples", "recipes", "release", "tests")
     assert not [name for name in names if name.removeprefix("gaitforge/").startswith(outside)]
     assert not [name for name in names if "tests" in Path(name).parts]
     python, uv = tmp_path / "venv/bin/python", Path(sys.executable).parent / "uv"
@@ -138,6 +141,65 @@ def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
     text = [path.read_text() for path in (tmp_path / "demo").rglob("*.json")]
     assert text
     assert not [each for each in text if any(f"{name}." in each for name in FLOORS)]
+
+
+def beside_the_tests_packages(wheel: Path, folder: Path) -> Path:
+    """The programs of an environment with the wheel and all that the tests have, but the tree."""
+    uv = Path(sys.executable).parent / "uv"
+    run(uv, "venv", "-q", "--python", sys.executable, folder, cwd=ROOT)
+    run(uv, "pip", "install", "-q", "--python", folder / "bin/python", "--no-deps", wheel, cwd=ROOT)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return folder / "bin"
+
+
+def install_kernel(python: Path, folder: Path) -> None:
+    """Describe a kernel of a Python where Jupyter looks for kernels of its data folder."""
+    kernel = folder / "kernels/wheel/kernel.json"
+    kernel.parent.mkdir(parents=True)
+    command = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": command, "display_name": "wheel", "language": "python"}))
+
+
+WHOLE = "GAITFORGE_WHOLE_QUICKSTART"
+"""Variable: run the notebook as it is, for minutes, and not with little data and few steps."""
+FEWER = {"steps=1200": "steps=20", '"episodes_per_part": 200': '"episodes_per_part": 24'}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_quickstart_runs_on_the_wheel(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty folder; with all of its data the policy stays on its feet."""
+    programs = beside_the_tests_packages(wheel, tmp_path / "venv")
+    install_kernel(programs / "python", tmp_path / "jupyter")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    notebook = nbformat.read(ROOT / "docs/quickstart.ipynb", as_version=4)
+    for cell in notebook.cells if WHOLE not in os.environ else ():
+        for much, little in FEWER.items():
+            cell.source = cell.source.replace(much, little)
+    where = "import gaitforge; print(gaitforge.__file__)"
+    notebook.cells.append(nbformat.v4.new_code_cell(where))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    client = NotebookClient(
+        notebook, kernel_name="wheel", timeout=1200, resources={"metadata": {"path": str(empty)}}
+    )
+    client.execute()
+    assert [path.name for path in empty.iterdir()] == ["quickstart"]
+    assert (empty / "quickstart/player.html").is_file()
+    printed = "".join(
+        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())
+    )
+    assert f"{tmp_path}/venv/lib" in printed
+    survival = re.search(r"(\d+)% do not fall", printed)
+    assert survival, printed
+    if WHOLE in os.environ:
+        assert int(survival[1]) >= 70
 
 
 @pytest.mark.long

@@ -1,0 +1,1 @@
+"""Builds and checks what a release consists of: sdist, wheel and container image."""
