@@ -27,7 +27,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo wheel release test test-long test-all test-oldest test-newest docs lint format bench lock clean
+.PHONY: help setup setup-dev demo wheel release test test-long test-all test-oldest test-newest test-python docs lint format bench lock clean
 
 define find_python
 python=""; \
@@ -129,6 +129,15 @@ test-oldest: $(DEV_STAMP) ## the tests with the oldest packages that the ranges 
 
 test-newest: $(DEV_STAMP) ## the tests with the newest packages that the ranges allow
 	$(call test_resolved,highest,newest)
+
+# The store's tests but those of streams, which need torch: 3 GB on most machines.
+WITHOUT_TORCH := tests/datasets/catalog tests/datasets/test_selection.py tests/datasets/storage/test_store.py
+
+test-python: $(STAMP) ## the store's tests on another Python: make test-python PYTHON=python3.13
+	$(BIN)/uv venv -q --clear --python "$(PYTHON)" build/python
+	$(BIN)/uv pip install -q --python build/python/bin/python --no-deps --require-hashes \
+		-r requirements.lock -r requirements-dev.lock
+	PYTHONPATH=. build/python/bin/python -m pytest -q -n 2 -p no:cacheprovider $(WITHOUT_TORCH)
 
 docs: $(DEV_STAMP) ## the documentation site: build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d build/site
