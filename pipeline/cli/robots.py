@@ -21,6 +21,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     EXPERT,
     ISAACGYM_PYTHON,
     JSON,
+    LOG,
     OUT,
     RANDOMISATION,
     ROBOT,
@@ -192,6 +193,7 @@ def _trainer_options(parser: Container) -> None:
         "of soft actor-critic",
         metavar="NAME",
     ),
+    LOG,
     setting("model_overrides.masking=mix"),
     JSON,
 )

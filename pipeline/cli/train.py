@@ -24,6 +24,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     DEVICE,
     EPISODES,
     JSON,
+    LOG,
     MODEL,
     OBJECTIVE,
     OUT,
@@ -74,6 +75,7 @@ TRAINED = ("objective", "steps", "batch_size", "device")
     WHERE,
     SELECTION,
     option("--plan", "a plan's file, e.g. the plan.json of another run", Path, metavar="FILE"),
+    LOG,
     setting("config.peak_lr=0.001"),
     JSON,
 )
