@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from gaitforge.common.errors import first_line, listed, missing_package
 from gaitforge.common.extensions import Registered, named_extension, own_function
@@ -149,11 +149,11 @@ def _logger_class(name: str) -> Callable[[LoggedRun], Logger]:
             raise ValueError(f"unknown logger '{name}'; allowed: {allowed}")
         entry = LOGGERS[name]
         entry.check(name)
-        return own_function(entry.logger, "logger")
+        return cast(Callable[[LoggedRun], Logger], own_function(entry.logger, "logger"))
     kind = named_extension("logger", name).load()
     if not callable(kind) or not all(callable(getattr(kind, part, None)) for part in _METHODS):
         raise ValueError(f"{name} is no logger: it needs a class with {', '.join(_METHODS)}")
-    return kind
+    return cast(Callable[[LoggedRun], Logger], kind)
 
 
 # What a command line asks for.
