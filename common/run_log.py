@@ -40,7 +40,7 @@ RUN_RECORD = "loggers.json"
 _ID = re.compile(r"[0-9a-z]{21}")
 _END_S = 60.0
 """Seconds that a logger has for what is left once the training has ended."""
-_LONG = re.compile(r"[\w+/=-]{32,}")
+_LONG = re.compile(r"[\w+=-]{32,}")
 """What may be a key in a service's error."""
 _METHODS = ("log", "add_file", "finish")
 
@@ -95,7 +95,7 @@ class LoggerEntry:
     Attributes:
         logger: "module:Class" of the `Logger`.
         package: that the class imports, if it may be missing.
-        extra: of gaitforge that brings it; without one pip's name of it is its own.
+        extra: of gaitforge that brings it; "" of other packages, which pip knows by `package`.
     """
 
     logger: str
