@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.common.history import HistoryFile
+from gaitforge.common.history import HISTORY, HistoryFile
 from gaitforge.common.interrupts import Notices, Stopped, stop_signals
+from gaitforge.common.run_log import RunLog, logged_training
 from gaitforge.datasets.layout import check_outside_stores
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ TRAINING = "training.json"
 POLICY = "policy"
 """Folder of a trained network of the registry, in its training's folder."""
 Report = Callable[[dict[str, Any]], None]
+_LOGGED = (TRAINING, HISTORY)
+"""Files of a training's folder that its loggers get."""
+_COUNTS = ("steps", "total_steps", "remaining_s")
+"""Columns of a row that are no curve."""
 
 CHECKPOINT_EVERY_S = 60.0
 """Seconds between checkpoints. They wait for an update's end, so up to two minutes may be lost."""
@@ -28,17 +33,19 @@ class TrainingFiles:
     """Writes a training's history, and its checkpoints: regularly, at its end, and at a signal."""
 
     def __init__(
-        self, history: HistoryFile, every_s: float, notices: Notices, report: Report
+        self, history: HistoryFile, log: RunLog, every_s: float, notices: Notices, report: Report
     ) -> None:
         self._history = history
+        self._log = log
         self._every_s = every_s
         self._notices = notices
         self._saved = time.monotonic()
         self._report = report
 
     def append(self, row: dict[str, Any]) -> None:
-        """Add a row to the history, and report it."""
+        """Add a row to the history, log and report it."""
         self._history.append(row)
+        self._log.log(row["steps"], {name: row[name] for name in row if name not in _COUNTS})
         self._report(row)
 
     def after_step(
@@ -62,11 +69,19 @@ class TrainingFiles:
 
 @contextmanager
 def training_files(
-    out: Path, steps: int, every_s: float, report: Report
+    out: Path, config: Mapping[str, Any], steps: int, report: Report
 ) -> Iterator[TrainingFiles]:
-    """Open a training's files after `steps`; signals wait for `TrainingFiles.after_step`."""
-    with closing(HistoryFile(out, "steps", steps)) as history, stop_signals() as notices:
-        yield TrainingFiles(history, every_s, notices, report)
+    """Open a training's files after `steps`; signals wait for `TrainingFiles.after_step`.
+
+    Args:
+        config: its settings, with `steps` in all and `checkpoint_every_s`.
+    """
+    with (
+        closing(HistoryFile(out, "steps", steps)) as history,
+        logged_training(out, config, steps, _LOGGED) as log,
+        stop_signals() as notices,
+    ):
+        yield TrainingFiles(history, log, config["checkpoint_every_s"], notices, report)
 
 
 def write_checkpoint(

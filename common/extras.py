@@ -37,6 +37,10 @@ _ADDED = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "video": ("av",),
     "rerun": ("rerun",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "swanlab": ("swanlab",),
+    "trackio": ("trackio",),
 }
 _PACKAGES = {
     "PIL": "pillow",
@@ -44,6 +48,7 @@ _PACKAGES = {
     "dask_jobqueue": "dask-jobqueue",
     "dm_control": "dm-control",
     "google.protobuf": "protobuf",
+    "mlflow": "mlflow-skinny",
     "gymnasium_robotics": "gymnasium-robotics",
     "mujoco_warp": "mujoco-warp",
     "rerun": "rerun-sdk",

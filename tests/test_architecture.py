@@ -25,7 +25,11 @@ ALLOWED = {
 # Programs of a clone beside the product: they may import it, and nothing imports them but tests.
 OUTSIDE = ("benchmarks", "examples", "recipes", "release")
 # The modules of common and datasets that may import torch.
-TORCH_BELOW = ("gaitforge.datasets.stream.window_stream", "gaitforge.common.networks")
+TORCH_BELOW = (
+    "gaitforge.datasets.stream.window_stream",
+    "gaitforge.common.networks",
+    "gaitforge.common.tensorboard_logger",
+)
 # Unpickling runs whatever code a file holds.
 FORBIDDEN_EVERYWHERE = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve"})
 # Isaac Gym lives in a Python of its own; only the program that runs there may import it.

@@ -289,7 +289,7 @@ def run_updates(
     Raises:
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
-    with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
+    with training_files(out, asdict(config), progress.steps, report) as files:
         for update in _updates(algorithm, task, config, progress):
             files.append(row(update))
             files.after_step(progress.steps, write, last=progress.steps >= config.steps)

@@ -41,8 +41,8 @@ from prefect.tasks import exponential_backoff
 
 from gaitforge.common.interrupts import Interrupted
 from gaitforge.common.locks import exclusive_lock
+from gaitforge.common.redaction import redacted
 from gaitforge.flows.progress import Advance, Reporter, no_progress
-from gaitforge.flows.records.logs import redacted
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts
 from gaitforge.flows.runners.slurm.jobs import cancel_job, read_job

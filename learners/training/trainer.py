@@ -1,7 +1,7 @@
 """The training loop (step, validate, record, save, stop on a signal) and the files of a run.
 
 The files are settings and checkpoints in the run's folder, and the history, which is kept as JSON
-lines, as a CSV table and for TensorBoard.
+lines, as a CSV table, and by loggers: by default for TensorBoard.
 """
 
 import csv
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from gaitforge.common.errors import disk_failures
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.common.history import HistoryFile
+from gaitforge.common.history import HISTORY, HistoryFile
 from gaitforge.common.interrupts import Notices, Stopped, stop_signals
+from gaitforge.common.run_log import TENSORBOARD, RunLog, State
 from gaitforge.datasets import Selection
 from gaitforge.learners.checkpoint import BEST, Checkpoint, save_checkpoint
 from gaitforge.learners.policy_network import PolicyNetwork
@@ -37,9 +38,11 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater, learning_rate
 
-# The history: JSON lines, a CSV table, and TensorBoard's files.
+# The history: JSON lines, a CSV table, and what loggers keep.
 TABLE = "metrics.csv"
-EVENTS = "tensorboard"
+CONFIG = "config.json"
+_LOGGED = (CONFIG, "plan.json", HISTORY, TABLE)
+"""Files of a run's folder that its loggers get."""
 _TAGS = {
     "loss": "loss/train",
     "validation_loss": "loss/validation",
@@ -68,21 +71,24 @@ COLUMNS = tuple(field.name for field in fields(HistoryRow))
 
 
 class History:
-    """Appends rows to `history.jsonl`, `metrics.csv` and `tensorboard/`.
+    """Appends rows to `history.jsonl` and `metrics.csv`, and logs them: see `RunLog`.
 
     Rows after `last_step` are dropped, so that a resumed run leaves the same files as an
-    uninterrupted one. TensorBoard gets a file for each start and hides later steps of earlier ones.
+    uninterrupted one.
+
+    Args:
+        config: the run's settings, for its loggers.
     """
 
-    def __init__(self, run_dir: Path, last_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
+    def __init__(
+        self, run_dir: Path, last_step: int, config: Mapping[str, object] | None = None
+    ) -> None:
+        self._run_dir = run_dir
         self._lines = HistoryFile(run_dir, "step", last_step)
         table = ",".join(COLUMNS) + "\n" + "".join(map(_as_csv, self._lines.kept))
         write_bytes_durably(run_dir / TABLE, table.encode())
         self._table = (run_dir / TABLE).open("a", encoding="utf-8")
-        purge = last_step + 1 if last_step else None
-        self._events = SummaryWriter(str(run_dir / EVENTS), purge_step=purge)
+        self._log = RunLog(run_dir, config or {}, last_step, default=(TENSORBOARD,))
 
     def append(self, row: HistoryRow) -> None:
         """Add one row and flush."""
@@ -90,20 +96,18 @@ class History:
         self._lines.append(values)
         self._table.write(_as_csv(values))
         self._table.flush()
-        for name, tag in _TAGS.items():
-            if values[name] is not None:
-                self._events.add_scalar(tag, values[name], row.step)
+        self._log.log(row.step, {tag: values[name] for name, tag in _TAGS.items()})
 
     def sync(self) -> None:
         """Write the rows so far to the disk."""
         self._lines.sync()
         os.fsync(self._table.fileno())
 
-    def close(self) -> None:
-        """Close the files."""
-        self._events.close()
+    def close(self, state: State = "finished") -> None:
+        """Close the files, and end the log of a training that ended so."""
         self._lines.close()
         self._table.close()
+        self._log.finish(state, [self._run_dir / name for name in _LOGGED])
 
 
 def _as_csv(row: Mapping[str, object]) -> str:
@@ -113,9 +117,6 @@ def _as_csv(row: Mapping[str, object]) -> str:
 
 
 # The files of a run's folder: settings, history and checkpoints.
-CONFIG = "config.json"
-
-
 class TrainingFiles:
     """Writes a run's folder, on rank 0; ValueError if it cannot be written."""
 
@@ -127,7 +128,7 @@ class TrainingFiles:
         with disk_failures(problem, advice):
             run_dir.mkdir(parents=True, exist_ok=True)
             write_bytes_durably(run_dir / CONFIG, config.encode())
-            self.history = History(run_dir, last_step)
+            self.history = History(run_dir, last_step, card)
 
     def save(self, updater: Updater, card: Mapping[str, object]) -> None:
         """Replace the checkpoint to resume from."""
@@ -191,6 +192,7 @@ class Trainer:
         ranks = self.ranks
         self.report = self.report if ranks.rank == 0 else None
         self.done = RunProgress()
+        self.state: State = "failed"
         self.files: TrainingFiles | None = None
         self.batches = TrainingBatches(config, rows, ranks, policy)
         self.updater = Updater(policy, config, ranks, build_values(config, policy, rows))
@@ -205,7 +207,7 @@ class Trainer:
         """Close the stream and the files."""
         self.batches.stream.close()
         if self.files is not None:
-            self.files.history.close()
+            self.files.history.close(self.state)
 
     def run(self) -> None:
         """Train to the end; raises as `train`."""
@@ -228,8 +230,10 @@ class Trainer:
                 self.report(self.done.step, self.config.steps, self._so_far())
             if received := self.ranks.largest(notices.received):
                 self._save(finished=self.done.step == self.config.steps, stopped=True)
+                self.state = "stopped"
                 raise Stopped(received, f"step {self.done.step}")
         self._save(finished=True)
+        self.state = "finished"
         if self.report:
             self.report(self.done.step, self.config.steps, self._so_far())
 

@@ -17,6 +17,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     DEVICE,
     EXPERT,
     JSON,
+    LOG,
     MODEL,
     OBJECTIVE,
     OUT,
@@ -36,7 +37,7 @@ from gaitforge.pipeline.cli.parsing.options import (
 )
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import ChosenValues, experts, names, numbers, positive
-from gaitforge.pipeline.cli.work import CommandWork, Result, check_options, work
+from gaitforge.pipeline.cli.work import CommandWork, Result, asked_loggers, check_options, work
 from gaitforge.pipeline.terminal import own_reporter
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ _CHOSEN: tuple[Options, ...] = (
         default="small",
     ),
     option("--list", "show the presets", action="store_true", dest="list_presets"),
+    LOG,
     setting("learners.fcnet.steps=500"),
     JSON,
     needs("learn"),
@@ -221,6 +223,7 @@ def _listed(presets: "Mapping[str, Preset]") -> Result:
     _RANDOMISATION,
     EXPERT,
     _STAGE,
+    LOG,
     setting("learners.fcnet.steps=500"),
     JSON,
     needs("learn", "sim", "report"),
@@ -251,6 +254,7 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     "gaitforge demo --out runs/demo",
     option("--out", "output folder", Path, Path("runs/demo")),
     flag("--prefect", "run it as a Prefect flow"),
+    LOG,
     setting("learners.fcnet.steps=500"),
     JSON,
     needs("learn", "sim", "report"),
@@ -278,6 +282,7 @@ def demo_command(arguments: argparse.Namespace) -> CommandWork:
     EXPERT,
     _TRAIN_TIME,
     _STAGE,
+    LOG,
     setting("learners.transformer.peak_lr=0.001"),
     JSON,
     needs("learn", "sim", "report"),
@@ -312,6 +317,7 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
     _EPISODES,
     THREADS,
     _STAGE,
+    LOG,
     setting("settings.window_len=192"),
     JSON,
     needs("learn", "sim", "report"),
@@ -349,11 +355,13 @@ def _work(
     addresses = [str(store_address(store)) for store in stores]
     plan = plan.chosen(values, arguments.settings, addresses, out, own_reporter().say)
     stages = plan.stages(out)
+    loggers = asked_loggers(arguments, stages)
     check_options(arguments)
     _check_stage(arguments, stages)
     plan.claim(out, write=_begins(arguments))
     result = partial(_result, plan.kind, out)
-    return CommandWork(out, stages, result, ["run", str(out)], seconds or {})
+    words = ["run", str(out), *(["--log", ",".join(loggers)] if loggers else [])]
+    return CommandWork(out, stages, result, words, seconds or {})
 
 
 def _check_stage(arguments: argparse.Namespace, stages: Sequence["Stage"]) -> None:

@@ -4,13 +4,16 @@ import argparse
 import os
 import timeit
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gaitforge.common.errors import listed
+from gaitforge.common.run_log import TENSORBOARD, RunLog, check_loggers, logging_to
 from gaitforge.flows.progress import Reporter, leads
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import read_record
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
@@ -29,7 +32,7 @@ from gaitforge.pipeline.terminal import (
 )
 
 if TYPE_CHECKING:
-    from gaitforge.flows.stages.stage import Stage
+    from gaitforge.flows.stages.stage import CommandStage, Stage
 
 _NOTHING = "nothing to submit: every stage is done or in a live job"
 _SUM_S = 0.003
@@ -121,14 +124,63 @@ def work(
         def begun(arguments: argparse.Namespace) -> CommandWork:
             noted = noting(arguments)
             work = begin(noted)
+            loggers = asked_loggers(noted, work.stages)
             check_options(noted)
-            return work
+            return work if loggers is None else _logging(work, loggers)
 
         begins = (lambda parser: parser.set_defaults(begin=begun, alone=alone), TRUST)
         extras = (*begins, *(RUNNER if runner else ()))
         return command(example, *options, *extras)(update_wrapper(partial(_perform, begun), begin))
 
     return decorate
+
+
+def asked_loggers(
+    arguments: argparse.Namespace, stages: "Sequence[Stage]"
+) -> tuple[str, ...] | None:
+    """The names of `--log`, None without it; unread where no stage trains.
+
+    Raises:
+        ValueError: there is no such logger, or its package is missing.
+    """
+    trains = any(stage.name.partition(" ")[0] == "train" for stage in stages)
+    if not trains or "log" not in vars(arguments):
+        return None
+    names: tuple[str, ...] | None = arguments.log
+    if names is not None:
+        check_loggers(names)
+    return names
+
+
+def _logging(work: CommandWork, loggers: Sequence[str]) -> CommandWork:
+    """The same work, whose stages log; the names go with them to whatever process does them."""
+    group = work.out.absolute().name if len(work.stages) > 1 else ""
+    stages: list[Stage] = []
+    for stage in work.stages:
+        run = getattr(stage, "run", None)
+        if run is not None:
+            page = stage.page if stage.name == "report" else None
+            run = partial(_run_logged, loggers, group, page, run)
+            stage = replace(cast("CommandStage", stage), run=run)
+        stages.append(stage)
+    return replace(work, stages=stages)
+
+
+def _run_logged(
+    loggers: Sequence[str],
+    group: str,
+    page: Path | None,
+    run: Callable[[Reporter], object],
+    reporter: Reporter,
+) -> object:
+    """A stage's work, whose trainings log; the page of a whole experiment is a run of its own."""
+    with logging_to(loggers, group):
+        result = run(reporter)
+        if page is not None:
+            plan = read_record(page.parent / PLAN) or {}
+            log = RunLog(page.parent, plan, left_out=(TENSORBOARD,), strict=False)
+            log.finish("finished", [page, *(page.parent / name for name in (PLAN, "summary.json"))])
+    return result
 
 
 _OF_ALL_WORK = {"json", "stage", *runner_arguments()}

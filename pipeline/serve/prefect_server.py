@@ -33,7 +33,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from gaitforge.flows.records.logs import redacted
+from gaitforge.common.redaction import redacted
 from gaitforge.flows.runners.prefect import (
     bypass_proxies,
     check_prefect_home,

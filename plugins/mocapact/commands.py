@@ -11,6 +11,7 @@ from gaitforge.flows.records.records import digest, read_record
 from gaitforge.pipeline.cli.collect import collection_work, part_rows
 from gaitforge.pipeline.cli.parsing.options import (
     JSON,
+    LOG,
     MIX_VERSIONS,
     OUT,
     PROCESSES,
@@ -111,6 +112,7 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     SEED,
     THREADS,
     option("--stage", "do only this stage", metavar="NAME"),
+    LOG,
     setting("humanoids=256"),
     JSON,
     needs("sim", "learn"),

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from gaitforge.common.interrupts import Interrupted
 from gaitforge.common.locks import ProcessIdentity, file_system_time
+from gaitforge.common.redaction import redacted
 from gaitforge.flows.records import logs
-from gaitforge.flows.records.logs import log_event, redacted
+from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import (
     HEARTBEAT_S,
     MAX_FAILURES,

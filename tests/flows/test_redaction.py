@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gaitforge.flows.records.logs import is_secret_name, log_event, redacted
+from gaitforge.common.redaction import is_secret_name, redacted
+from gaitforge.flows.records.logs import log_event
 
 SECRET = st.text(
     st.characters(

@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 FOR_DEVELOPERS = {"bench", "dev", "all"}
+SERVICES = {"wandb", "mlflow", "swanlab", "trackio"}
+"""Of which one chooses; `all` has none."""
 MOST_PACKAGES = 25
 MOST_MB = 360
 """Of 348; pyarrow and duckdb alone have 245."""
@@ -53,7 +55,7 @@ def _modules() -> set[str]:
 def test_all_has_every_extra() -> None:
     [everything] = EXTRAS["all"]
     names = everything.removeprefix("gaitforge[").removesuffix("]").split(",")
-    assert set(names) == EXTRAS.keys() - FOR_DEVELOPERS
+    assert set(names) == EXTRAS.keys() - FOR_DEVELOPERS - SERVICES
 
 
 @pytest.fixture(scope="module")

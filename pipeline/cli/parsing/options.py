@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from gaitforge.collectors.simulators import backend_names
+from gaitforge.common.run_log import LOGGERS
 from gaitforge.flows.settings import override
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.values import (
@@ -246,6 +247,13 @@ SCHEDULER = option(
     "--scheduler", "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"
 )
 OUT = option("--out", "output folder", Path, required=True)
+LOG = option(
+    "--log",
+    f"where curves go: {', '.join(LOGGERS)}, your own module:Class, or none (default: tensorboard, "
+    "of experts none)",
+    names,
+    metavar="NAME,NAME",
+)
 TRUST = option(
     "--trust",
     "code that a store, run or plan may name, module:name; may be repeated; what another "

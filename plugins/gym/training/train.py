@@ -170,7 +170,7 @@ def train_gym(
     torch.set_num_threads(config.threads)
     with (
         closing(_Training(config, out, learner)) as training,
-        training_files(out, training.steps, config.checkpoint_every_s, report) as files,
+        training_files(out, asdict(config), training.steps, report) as files,
     ):
         training.run(progress, files)
 

@@ -8,7 +8,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gaitforge.common.history import read_history
-from gaitforge.learners.training.trainer import COLUMNS, EVENTS, TABLE, History, HistoryRow
+from gaitforge.common.tensorboard_logger import EVENTS
+from gaitforge.learners.training.trainer import COLUMNS, TABLE, History, HistoryRow
 
 
 def row(step: int, validated: bool = False) -> HistoryRow:

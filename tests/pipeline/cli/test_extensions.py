@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.common.run_log import check_loggers
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.experiment_stages import page_address
@@ -120,6 +121,15 @@ ENTRY = CommandEntry("count experts", "counting:count")
 @command("gaitforge expert count")
 def count(arguments: argparse.Namespace) -> None:
     print("three")
+"""
+LOGGER = """
+from gaitforge.common.run_log import LoggerEntry
+
+HERE = LoggerEntry("lining:Lines")
+AWAY = LoggerEntry("lining:Lines", "no_liner")
+
+class Lines:
+    log = add_file = finish = print
 """
 DATA_CHECK = """
 from gaitforge.datasets.data_checks import DataCheck, DataFinding
@@ -399,6 +409,16 @@ def test_a_run_has_no_pages_where_no_package_writes_them(
     names = [stage.name for stage in stages_of(CLAIM, tmp_path)]
     assert {"collect", "describe", "compare", "report"} <= {*names}
     assert not [name for name in names if name.startswith("show ")]
+
+
+def test_a_packages_logger_is_known_by_its_name_and_says_what_it_lacks(install: Install) -> None:
+    install("liners", "logger", "lines", "lining:HERE", LOGGER)
+    install("lacking", "logger", "away", "lining:AWAY", LOGGER)
+    check_loggers(["lines", "tensorboard"])
+    with pytest.raises(ValueError, match=r"--log away needs no_liner, .*pip install no_liner$"):
+        check_loggers(["away"])
+    with pytest.raises(ValueError, match=r"unknown logger 'line'; allowed: .*away, .*lines, "):
+        check_loggers(["line"])
 
 
 def test_a_packages_command_stands_after_the_one_that_it_names(install: Install, run: Run) -> None:
