@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -197,12 +197,16 @@ def read_plan(path: Path) -> tuple[Any, str | None]:
 
 def provenance() -> dict[str, Any]:
     """Git revision and the versions of the packages that results depend on."""
-    versions = {name: version(name) for name in _VERSIONED}
     return {
         "git_revision": git_revision(),
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": {"python": platform.python_version(), **_versions()},
         "machine": platform.machine(),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in _VERSIONED}
 
 
 def kept_evaluation(
