@@ -2,6 +2,7 @@
 
 import zipfile
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -46,11 +47,18 @@ def check_ranges(record: object) -> None:
     Raises:
         ValueError: a number is outside its range; it says which and what is allowed.
     """
-    for name, kind in get_type_hints(type(record), include_extras=True).items():
-        for allowed in getattr(kind, "__metadata__", ()):
-            value = getattr(record, name)
-            if isinstance(allowed, Range) and value is not None and value not in allowed:
-                raise ValueError(f"{name} must be {allowed}, got {value}")
+    for name, allowed in _ranges(type(record)):
+        value = getattr(record, name)
+        if value is not None and value not in allowed:
+            raise ValueError(f"{name} must be {allowed}, got {value}")
+
+
+@cache
+def _ranges(kind: type) -> list[tuple[str, Range]]:
+    """The fields of a dataclass that have ranges."""
+    hints = get_type_hints(kind, include_extras=True)
+    annotated = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
+    return [(name, each) for name, data in annotated for each in data if isinstance(each, Range)]
 
 
 FREE_BYTES = 1 << 26

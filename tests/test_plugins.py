@@ -7,7 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import combinations, count
+from math import comb
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,35 +109,51 @@ def answers(copy: Path, commands: Sequence[Sequence[str]]) -> list[Answer]:
     return ends
 
 
+def removals() -> list[list[str]]:
+    """Sets of plug-ins to remove, few: for any two, one has the first and leaves the second."""
+    size = next(size for size in count(2) if comb(size, size // 2) >= len(PLUGINS))
+    codes = dict(zip(PLUGINS, combinations(range(size), size // 2), strict=False))
+    return [[plugin for plugin in PLUGINS if k in codes[plugin]] for k in range(size)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("plugin", PLUGINS)
-def test_what_a_plug_in_brings_goes_with_it_and_the_rest_stays(plugin: str, tmp_path: Path) -> None:
-    brings = entry_points(plugin)
-    commands = [name.strip('"').split(".") for name in brings.get("commands", [])]
-    uses = [("unknown simulator", "--sim", name) for name in brings.get("simulators", [])]
-    uses += [("unknown task", "--task", name) for name in brings.get("tasks", [])]
+@pytest.mark.parametrize("plugins", removals(), ids="-".join)
+def test_what_plug_ins_bring_goes_with_them_and_the_rest_stays(
+    plugins: list[str], tmp_path: Path
+) -> None:
+    goes = brought(plugins)
+    stays = brought(set(PLUGINS).difference(plugins))
+    commands = [name.strip('"').split(".") for name in goes["commands"]]
+    uses = [("unknown simulator", "--sim", name) for name in goes["simulators"]]
+    uses += [("unknown task", "--task", name) for name in goes["tasks"]]
     lists = [["formats", "--json"], ["run", "--list", "--json"], ["sim", "list", "--json"]]
     collections = [["collect", "s.zarr", option, name] for _, option, name in uses]
     (helped, formats, presets, simulators, *refused) = answers(
-        without([plugin], tmp_path / "copy"), [["--help"], *lists, *commands, *collections]
+        without(plugins, tmp_path / "copy"), [["--help"], *lists, *commands, *collections]
     )
     assert helped.code == 0, helped.error
-    for name in brings.get("commands", []):
+    for name in goes["commands"]:
         assert not re.search(rf"^    {name} ", helped.output, re.M)
     for answer in refused[: len(commands)]:  # a command, or an action of one
         assert (answer.code, "invalid choice" in answer.error) == (2, True)
-    left = {entry["format"] for entry in json.loads(formats.output)}
-    assert left, "formats of others are there"
-    assert not left & set(brings.get("formats", []))
+    assert {entry["format"] for entry in json.loads(formats.output)} == stays["formats"]
     listed = {row["preset"] for row in json.loads(presets.output)}
-    assert {"demo", "compare"} <= listed
-    assert not listed & set(brings.get("presets", []))
+    assert listed >= {"demo", "compare"} | stays["presets"]
+    assert not listed & goes["presets"]
     known = {row["name"] for row in json.loads(simulators.output)}
-    assert {"mujoco", "isaacgym"} <= known
-    assert not known & set(brings.get("simulators", []))
+    assert known == {"mujoco", "isaacgym"} | stays["simulators"]
     for (complaint, _, name), answer in zip(uses, refused[len(commands) :], strict=True):
         assert (answer.code, answer.error.count("\n")) == (2, 1)
         assert f"{complaint} '{name}'" in answer.error
+
+
+def brought(plugins: Iterable[str]) -> defaultdict[str, set[str]]:
+    """Group -> the names that plug-ins bring."""
+    names = defaultdict[str, set[str]](set)
+    for plugin in plugins:
+        for group, own in entry_points(plugin).items():
+            names[group].update(own)
+    return names
 
 
 @pytest.mark.slow

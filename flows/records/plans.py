@@ -4,6 +4,7 @@ import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 Plan = TypeVar("Plan")
@@ -125,9 +126,14 @@ def _dataclass(
     known = known or {}
     if absent := sorted(needed - tree.keys() - known.keys()):
         raise ValueError(f"{where} needs '{absent[0]}'")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     values = {name: _value(hints[names[name]], tree[name], f"{where}.{name}") for name in tree}
     return kind(**{names[name]: value for name, value in values.items()}, **known)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _fields(kind: Any) -> dict[str, str]:

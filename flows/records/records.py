@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -197,15 +197,20 @@ def read_plan(path: Path) -> tuple[Any, str | None]:
 
 def provenance() -> dict[str, Any]:
     """Git revision and the versions of the packages that results depend on, where installed."""
+    return {
+        "git_revision": git_revision(),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "machine": platform.machine(),
+    }
+
+
+@cache
+def _versions() -> dict[str, str]:
     versions = {}
     for name in _VERSIONED:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    return {
-        "git_revision": git_revision(),
-        "versions": {"python": platform.python_version(), **versions},
-        "machine": platform.machine(),
-    }
+    return versions
 
 
 def kept_evaluation(

@@ -7,7 +7,6 @@ import torch
 
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.models.transformer import rotary_frequencies, rotation
-from gaitforge.learners.tokens import TokenLayout
 from gaitforge.plugins.baselines import retnet
 from gaitforge.plugins.baselines.retnet import (
     DTRetNetConfig,
@@ -15,7 +14,12 @@ from gaitforge.plugins.baselines.retnet import (
     RetNetConfig,
     chunk_decay,
 )
-from tests.learners.models.test_baselines import reach
+from tests.learners.models.test_baselines import (
+    assert_embedded_apart,
+    assert_only_lags_matter,
+    assert_refused,
+    reach,
+)
 
 OBS, RETURN = SPACES["legged"].layout, SPACES["legged-return"].layout
 STEPS = 15
@@ -31,35 +35,15 @@ CPU = torch.device("cpu")
     ids=["retnet", "dt-retnet"],
 )
 def test_control_after_ten_million_steps_is_as_at_first(network: Any, width: int) -> None:
-    """Only lags matter, so what the clock says must not."""
-    young, old = network.init_state(1), network.init_state(1)
-    old.clock += 10_000_000
-    for token in torch.randn(STEPS, 1, width):
-        first, young = network.step(token, young)
-        second, old = network.step(token, old)
-        torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-5)
+    assert_only_lags_matter(network, width, STEPS)
 
 
 def test_what_they_cannot_be_is_refused() -> None:
-    for kind in (RetNetConfig, DTRetNetConfig):
-        with pytest.raises(ValueError, match=r"multiple of 2 \* n_heads = 8, got 12"):
-            kind(hidden_dim=12, n_heads=4)
-    layout = TokenLayout("return", {"last_action": (0, 3)})
-    with pytest.raises(ValueError, match="needs tokens of kind 'return', not 'obs'"):
-        DTRetNetConfig().build(OBS, 12)
-    with pytest.raises(ValueError, match="besides the last action"):
-        DTRetNetConfig().build(layout, 3)
+    assert_refused(RetNetConfig, DTRetNetConfig)
 
 
 def test_action_return_and_state_are_embedded_apart() -> None:
-    network: Any = DTRetNetConfig(8, 2, 1).build(RETURN, 12)
-    token = torch.randn(RETURN.dim)
-    base = network.embed(token)
-    for index, (start, stop) in enumerate([(0, 12), (12, 13), (13, 71)]):
-        other = token.clone()
-        other[start:stop] += 1.0
-        changed = (network.embed(other) != base).any(-1)
-        assert changed.tolist() == [position == index for position in range(3)]
+    assert_embedded_apart(DTRetNetConfig(8, 2, 1).build(RETURN, 12))
 
 
 def test_retention_is_the_decayed_sum_it_is_defined_as() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.plugins.doctor.tests import faults
-from tests.pipeline.cli.test_json_keys import wrong_keys
+from tests.pipeline.cli.parsing.test_json_keys import wrong_keys
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 from tests.pipeline.report.test_report import PageReader
 

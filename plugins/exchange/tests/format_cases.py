@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaitforge.datasets import Field, Store
-from gaitforge.plugins.exchange.tests.lerobot_files import DATA, read
+from gaitforge.plugins.exchange.tests.lerobot.lerobot_files import DATA, read
 from tests.datasets.formats.format_stores import (
     PLAIN_FIELDS,
     Case,

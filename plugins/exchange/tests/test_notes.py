@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets.formats import find_format
-from gaitforge.plugins.exchange.tests.lerobot_files import DATA, read
+from gaitforge.plugins.exchange.tests.lerobot.lerobot_files import DATA, read
 from tests.datasets.formats.format_stores import (
     FAILURE_DIFFERS,
     RETURN_DIFFERS,

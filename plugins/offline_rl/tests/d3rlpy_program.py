@@ -1,8 +1,9 @@
-"""Losses and gradients of one given batch by d3rlpy; run by an interpreter that has it.
+"""Losses and gradients of given batches by d3rlpy; run by an interpreter that has it.
 
-python d3rlpy_program.py REQUEST RESULT
+python d3rlpy_program.py NAME.npz [NAME.npz ...]
 
-A request is a .npz file with arrays and, as "settings", JSON, which `test_beside_d3rlpy` writes.
+A request is a .npz file with arrays and, as "settings", JSON, which `test_beside_d3rlpy` writes;
+its answer is NAME.result.npz.
 Everything runs on one thread.
 """
 
@@ -13,6 +14,7 @@ Everything runs on one thread.
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import d3rlpy
@@ -123,7 +125,8 @@ def same_noise(noise: Tensor, uniform: Tensor) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    request, result = sys.argv[1:]
-    with np.load(request) as archive:
-        arrays = dict(archive)
-    np.savez(result, **losses(arrays, json.loads(str(arrays.pop("settings")))))
+    for request in map(Path, sys.argv[1:]):
+        with np.load(request) as archive:
+            arrays = dict(archive)
+        result = losses(arrays, json.loads(str(arrays.pop("settings"))))
+        np.savez(request.with_suffix(".result.npz"), **result)

@@ -141,15 +141,6 @@ def request(config: TrainConfig, updater: Updater) -> dict[str, Any]:
     }
 
 
-def ask(python: Path, given: Mapping[str, Any], folder: Path) -> dict[str, np.ndarray]:
-    """The arrays that d3rlpy's program gives."""
-    np.savez(folder / "request.npz", **given)
-    files = folder / "request.npz", folder / "result.npz"
-    run_peer(python, PROGRAM, *files, folder=folder)
-    with np.load(files[1]) as archive:
-        return dict(archive)
-
-
 def member_vector(critics: Ensemble, member: int, gradient: bool = False) -> np.ndarray:
     """A member's weights or their gradients in the order of a `nn.Sequential` of layers."""
     parts = []
@@ -184,35 +175,79 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
     return open_store(path).select()
 
 
-@pytest.mark.parametrize("objective", SETTINGS)
-def test_losses_have_the_gradients_of_d3rlpys(
-    objective: str,
-    python: Path,
-    selection: Selection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@dataclass(frozen=True)
+class Problem:
+    """An objective's networks, a batch and its transitions, and the arrays that describe them."""
+
+    updater: Updater
+    batch: dict[str, Tensor]
+    step: Transitions
+    arrays: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def problems(selection: Selection) -> dict[str, Problem]:
+    """Objective -> what both programs compute."""
+    return {objective: problem_of(objective, selection) for objective in SETTINGS}
+
+
+@pytest.fixture(scope="module")
+def theirs(
+    problems: dict[str, Problem], python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, np.ndarray]]:
+    """Objective -> the arrays that d3rlpy's program gives, from one process: it starts slowly."""
+    folder = tmp_path_factory.mktemp("asked")
+    for objective, problem in problems.items():
+        np.savez(folder / f"{objective}.npz", **problem.arrays)
+    requests = [folder / f"{objective}.npz" for objective in problems]
+    run_peer(python, PROGRAM, *requests, folder=folder)
+    results = {}
+    for path in requests:
+        with np.load(path.with_suffix(".result.npz")) as archive:
+            results[path.stem] = dict(archive)
+    return results
+
+
+def problem_of(objective: str, selection: Selection) -> Problem:
+    """Networks of an objective, and transitions of which some end an episode."""
     config = config_of(objective)
-    updater, batch = new_updater(config, selection), _mixed_batch(selection, config)
+    updater = new_updater(config, selection)
+    batch = _mixed_batch(selection, config)
     learner: Any = updater.values
     _move_targets(learner)
     step = learner.transitions(updater.policy, batch)
     assert 0 < int(step.going_on.sum()) < len(step.going_on)
     arrays = _problem(updater, step)
     if objective == "cql":
-        arrays |= _given_draws(learner, step.action.shape[1], monkeypatch)
+        arrays |= _given_draws(learner, step.action.shape[1])
     if objective == "iql":  # d3rlpy's parameter of 0 is a log std of -1.5
         gaussian = updater.policy.gaussian
         assert gaussian is not None
         gaussian.unbounded.data.fill_(MIN_LOG_STD + np.log(np.expm1(-1.5 - MIN_LOG_STD)))
     ready = {name: np.asarray(value, np.float32) for name, value in arrays.items()}
-    theirs = ask(python, request(config, updater) | ready, tmp_path)
+    return Problem(updater, batch, step, request(config, updater) | ready)
 
-    (learner.summed_loss(updater.policy, batch, 0) / len(step.obs)).backward()
+
+@pytest.mark.parametrize("objective", SETTINGS)
+def test_losses_have_the_gradients_of_d3rlpys(
+    objective: str,
+    problems: dict[str, Problem],
+    theirs: dict[str, dict[str, np.ndarray]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = problems[objective]
+    updater = problem.updater
+    if objective == "cql":
+        noise, uniform = (torch.tensor(problem.arrays[name]) for name in ("noise", "uniform"))
+        _same_draws(monkeypatch, noise, uniform)
+    learner: Any = updater.values
+    loss = learner.summed_loss(updater.policy, problem.batch, 0) / len(problem.step.obs)
+    loss.backward()
     for name, gradient in _gradients(updater).items():
-        scale = np.abs(theirs[name]).max()
+        wanted = theirs[objective][name]
+        scale = np.abs(wanted).max()
         assert scale > 0, name
-        np.testing.assert_allclose(gradient, theirs[name], atol=2e-4 * scale, err_msg=name)
+        np.testing.assert_allclose(gradient, wanted, atol=2e-4 * scale, err_msg=name)
 
 
 def _problem(updater: Updater, step: Transitions) -> dict[str, Any]:
@@ -236,16 +271,13 @@ def _problem(updater: Updater, step: Transitions) -> dict[str, Any]:
     return arrays
 
 
-def _given_draws(
-    learner: Any, act_dim: int, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, torch.Tensor]:
-    """Draws and a spread for both programs, which ours takes from now on."""
+def _given_draws(learner: Any, act_dim: int) -> dict[str, torch.Tensor]:
+    """Draws and a spread for both programs; ours takes the spread from now on."""
     generator = torch.Generator().manual_seed(3)
     noise = torch.randn(SAMPLES, act_dim, generator=generator)
     noise[0] = 0.0  # d3rlpy's target has the policy's mean, ours, as the authors' code, a draw
     uniform = 2 * torch.rand(SAMPLES, act_dim, generator=generator) - 1
     log_std = torch.linspace(-1.0, 0.2, act_dim)
-    _same_draws(monkeypatch, noise, uniform)
     _fixed_spread(learner.spread, log_std)
     return {"noise": noise, "uniform": uniform, "log_std": log_std}
 

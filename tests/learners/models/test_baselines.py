@@ -52,28 +52,41 @@ def test_the_cache_is_allocated_once() -> None:
     ids=["transformer", "dt"],
 )
 def test_control_after_ten_million_steps_is_as_at_first(network: Any, width: int) -> None:
-    """Only lags matter, so what the clock says must not."""
+    assert_only_lags_matter(network, width, 3 * N)
+
+
+def assert_only_lags_matter(network: Any, width: int, steps: int) -> None:
+    """What the clock says must not."""
     young, old = network.init_state(1), network.init_state(1)
     old.clock += 10_000_000
-    for token in torch.randn(3 * N, 1, width):
+    for token in torch.randn(steps, 1, width):
         first, young = network.step(token, young)
         second, old = network.step(token, old)
         torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-5)
 
 
 def test_what_the_attention_models_cannot_be_is_refused() -> None:
-    for kind in (TransformerConfig, DecisionTransformerConfig):
+    assert_refused(TransformerConfig, DecisionTransformerConfig)
+
+
+def assert_refused(plain: Any, of_returns: Any) -> None:
+    """Widths that heads do not divide, and tokens that a model conditioned on returns lacks."""
+    for kind in (plain, of_returns):
         with pytest.raises(ValueError, match=r"multiple of 2 \* n_heads = 8, got 12"):
             kind(hidden_dim=12, n_heads=4)
     layout = TokenLayout("return", {"last_action": (0, 3)})
     with pytest.raises(ValueError, match="needs tokens of kind 'return', not 'obs'"):
-        DecisionTransformerConfig().build(OBS, 12)
+        of_returns().build(OBS, 12)
     with pytest.raises(ValueError, match="besides the last action"):
-        DecisionTransformerConfig().build(layout, 3)
+        of_returns().build(layout, 3)
 
 
 def test_action_return_and_state_are_embedded_apart() -> None:
-    network: Any = DecisionTransformerConfig(8, 2, 1, N).build(RETURN, 12)
+    assert_embedded_apart(DecisionTransformerConfig(8, 2, 1, N).build(RETURN, 12))
+
+
+def assert_embedded_apart(network: Any) -> None:
+    """Each of the three changes its own place alone."""
     token = torch.randn(RETURN.dim)
     base = network.embed(token)
     for index, (start, stop) in enumerate([(0, 12), (12, 13), (13, 71)]):

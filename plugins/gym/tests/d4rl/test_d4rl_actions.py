@@ -14,7 +14,7 @@ from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
-from tests.flows.test_executed_actions import GRID
+from tests.flows.stages.test_executed_actions import GRID
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.plugins.exchange import publishing
-from gaitforge.plugins.exchange.tests.hub_double import Hub, hub_double
+from gaitforge.plugins.exchange.tests.hub.hub_double import Hub, hub_double
 from tests.datasets.programs import run_program
 from tests.pipeline.command_line import Run, assert_refused
 

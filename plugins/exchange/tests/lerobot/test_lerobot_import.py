@@ -12,7 +12,7 @@ import pytest
 
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.plugins.exchange.tests.lerobot_files import DATA, EPISODES, read, tree
+from gaitforge.plugins.exchange.tests.lerobot.lerobot_files import DATA, EPISODES, read, tree
 
 SCALARS = {
     "observation.Env-State": "float64",

@@ -16,7 +16,7 @@ from gaitforge.flows.runners.slurm.runner import run_slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.flows.stages.stage import CommandStage, RecordedStage, Stage, collection_stage
 from tests.flows.making import COLLECT, GRID
-from tests.flows.test_slurm_answers import calls, slurm_commands
+from tests.flows.slurm.test_slurm_answers import calls, slurm_commands
 
 __all__ = ["slurm_commands"]  # a fixture
 Commands = Callable[..., Path]

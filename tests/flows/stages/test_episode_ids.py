@@ -20,7 +20,7 @@ from tests.flows.making import COLLECT
 class Parts(CollectionPlan):
     """Parts of two episodes; `first` has the first id of each, which `told` tells beforehand."""
 
-    kind = "tests.flows.test_episode_ids:Parts"
+    kind = "tests.flows.stages.test_episode_ids:Parts"
     parallelism = "threads"
 
     names: tuple[str, ...]

@@ -14,8 +14,8 @@ from gaitforge.flows.runners.slurm import chain as stages
 from gaitforge.flows.runners.slurm.jobs import find_jobs, task_states
 from tests.flows.making import LEAN, Results, results
 from tests.flows.processes import gaitforge as process
+from tests.flows.slurm.test_slurm import cluster, command_line, gaitforge, until
 from tests.flows.slurm_cluster import SlurmCluster, slurm
-from tests.flows.test_slurm import cluster, command_line, gaitforge, until
 
 __all__ = ["cluster", "slurm"]  # the fixtures
 

@@ -14,7 +14,7 @@ from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.learners.models.bodies import BODIES
 from gaitforge.plugins.mocapact.format.mocapact_schema import BODY_OBSERVABLES
 from gaitforge.plugins.mocapact.format.mocapact_writer import MocapactExporter
-from gaitforge.plugins.mocapact.tests.mocapact_files import (
+from gaitforge.plugins.mocapact.tests.formats.mocapact_files import (
     ACTIONS,
     BODY_WIDTHS,
     SMALL_WIDTHS,

@@ -16,7 +16,7 @@ from gaitforge.common import locks
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.plugins.exchange.tests.test_minari_exact import write_dataset
+from gaitforge.plugins.exchange.tests.minari.test_minari_exact import write_dataset
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
 minari = pytest.importorskip("minari", reason="minari is the extra minari")

@@ -128,7 +128,7 @@ from pathlib import Path
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.stage import run_side_by_side
 from gaitforge.common.interrupts import Stopped
-from tests.flows.test_side_by_side import stages
+from tests.flows.runners.test_side_by_side import stages
 
 out = Path(sys.argv[1])
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.cli.main import build_parser, main
 from tests.flows.making import COLLECT, GRID
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
 ROUNDS = int(os.environ.get("GAITFORGE_SIGNAL_ROUNDS", "3"))
 ENDED = {"host": "n0", "started": 10, "ended": 30, "told": ""}

@@ -22,7 +22,7 @@ from gaitforge.datasets.edits.split import cut_episodes
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.exchange.tests.format_cases import robomimic_store
-from gaitforge.plugins.exchange.tests.robomimic_files import (
+from gaitforge.plugins.exchange.tests.robomimic.robomimic_files import (
     isaac_lab_episode,
     robomimic_demo,
     write_isaac_lab,

@@ -10,7 +10,7 @@ from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.exchange.lerobot.lerobot_schema import episode_stats
 from gaitforge.plugins.exchange.tests.format_cases import lerobot_store
-from gaitforge.plugins.exchange.tests.lerobot_files import DATA, EPISODES, read, tree
+from gaitforge.plugins.exchange.tests.lerobot.lerobot_files import DATA, EPISODES, read, tree
 from tests.datasets.formats.format_stores import random_episodes
 from tests.datasets.making import small_store
 

@@ -16,7 +16,11 @@ from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.mocapact.format.mocapact_schema import MocapactSnippet, clip_name, clip_of
 from gaitforge.plugins.mocapact.tests.format_cases import rollout_store
-from gaitforge.plugins.mocapact.tests.mocapact_files import SMALL_WIDTHS, make_rollouts, write_file
+from gaitforge.plugins.mocapact.tests.formats.mocapact_files import (
+    SMALL_WIDTHS,
+    make_rollouts,
+    write_file,
+)
 from tests.collectors.test_names_in_files import NAMES as FILE_NAMES
 from tests.collectors.test_names_in_files import assert_nothing_outside
 from tests.datasets.formats.format_stores import random_episodes
