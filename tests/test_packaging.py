@@ -11,6 +11,7 @@ import sysconfig
 import tomllib
 from importlib.metadata import distributions, version
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import nbformat
@@ -208,10 +209,26 @@ def test_the_wheel_works_beside_lerobot_and_hugging_faces_datasets(
     wheel: Path, tmp_path: Path
 ) -> None:
     """In one process: collected, exported, loaded by lerobot, read by torch, and trained on."""
-    python = peer_python("lerobot")
-    uv_pip(python.parents[1], "--no-deps", "--reinstall", wheel)
-    seen = json.loads(run_peer(python, "beside_lerobot.py", tmp_path, folder=tmp_path))
+    seen = beside("lerobot", wheel, tmp_path)
     assert len(set(seen["frames"])) == 1
     assert seen["frames"][0] > 32
     assert seen["same"]
     assert seen["checkpoint"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_wheel_works_beside_mjlab(wheel: Path, tmp_path: Path) -> None:
+    """In one process: an environment of mjlab recorded and learned from, and a collection."""
+    seen = beside("mjlab", wheel, tmp_path)
+    assert seen["same"]
+    assert seen["moved"] > 0.1
+    assert seen["collected"] == 6
+    assert seen["versions"]["mujoco"].startswith("3.11.")
+
+
+def beside(name: str, wheel: Path, folder: Path) -> dict[str, Any]:
+    """What the program beside another project prints, with the wheel in their environment."""
+    python = peer_python(name)
+    uv_pip(python.parents[1], "--no-deps", "--reinstall", wheel)
+    return json.loads(run_peer(python, f"beside_{name}.py", folder, folder=folder))

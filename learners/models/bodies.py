@@ -227,7 +227,9 @@ def joint_tree(spec: Any, joints: Sequence[str], name: str = "MJCF") -> dict[str
 def _moved_above(body: Any) -> list[str]:
     """The bodies above one that have joints, nearest first."""
     line = []
-    while (body := body.parent) is not None:
+    # By its name: the world's own parent is no body before MuJoCo 3.14, and crashes when asked.
+    while body.name != WORLD:
+        body = body.parent
         if body.joints:
             line.append(body.name)
     return line

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -48,7 +49,7 @@ def read_mjcf(path: Path, notes: Notes) -> Mjcf:
         folders = _folders(path, path.parent)
         files = dict[str, Path]()
         for mesh in [mesh for mesh in spec.meshes if mesh.file]:
-            files[mesh.name] = _find_mesh(mesh, folders, spec.strippath)
+            files[_mesh_name(mesh)] = _find_mesh(mesh, folders, spec.strippath)
             if "://" in mesh.file:
                 mesh.file = str(files[mesh.name])
         _strip(spec, files, notes)
@@ -191,6 +192,11 @@ def _listed_names(names: list[str]) -> str:
     return f" ({', '.join(named[:_SHOWN])}{', …' * (len(named) > _SHOWN)})" if named else ""
 
 
+def _mesh_name(mesh: Any) -> str:
+    """Name of a mesh; an unnamed one has its file's, which MuJoCo fills in from 3.16 on."""
+    return mesh.name or Path(mesh.file).stem
+
+
 def _strip_meshes(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
     """Delete visual shapes, and colliding ones without a file if the user says so."""
     missing: dict[bool, set[Path]] = {True: set(), False: set()}
@@ -216,7 +222,7 @@ def _strip_meshes(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> 
     if missing[True]:
         notes.decide("meshes", f"without {_file_names(missing[True])}", "--leave-out-meshes")
     used = {geom.meshname for geom in spec.geoms}
-    for mesh in [mesh for mesh in spec.meshes if mesh.name not in used]:
+    for mesh in [mesh for mesh in spec.meshes if _mesh_name(mesh) not in used]:
         spec.delete(mesh)
 
 

@@ -4,18 +4,24 @@ Such packages ask for other versions than this project's. So each gets an enviro
 with what its file `NAME_requirements.txt` lists (d4rl: 80 MB), and sees the rest, torch above all,
 in the environment that runs the tests: that one's folder of packages is the last on its path. Only
 the folder is: its `.pth` files are not followed, so what is installed there in place, this project,
-stays unseen. A peer with a Python of its own (`_PYTHONS`) gets this project's locked packages and
-torch installed in its environment instead.
+stays unseen.
+
+A peer of `_BESIDE` shares its environment with this project. Its packages are solved from this
+project's own ranges, with the extras that are used, and from what `NAME.in` asks for: no range is
+overridden. `NAME_requirements.txt` is a solution, which holds the versions still; to write it anew:
+
+    uv pip compile pyproject.toml tests/datasets/formats/lerobot.in --extra all -p 3.12 \
+        --no-header --no-annotate -o tests/datasets/formats/lerobot_requirements.txt
 """
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,8 +32,8 @@ from tests.datasets.programs import ROOT
 
 _STAMP = "complete"
 _LIMIT_S = 900.0
-_PYTHONS = {"lerobot": "3.12"}
-_LOCK = ROOT / "requirements.lock"
+_BESIDE = {"lerobot": ("3.12", ("all",)), "mjlab": ("3.12", ("sim", "learn", "experts", "hdf5"))}
+"""Peer -> its Python, and the extras of this project that are installed with it."""
 _FREE_BYTES = 12e9
 """What an environment with torch's CUDA build and the cache that it is linked to may take."""
 
@@ -49,15 +55,17 @@ def peer_python(name: str) -> Path:
         return Path(given)
     requirements = Path(__file__).with_name(f"{name}_requirements.txt")
     folder = ROOT / "build" / f"{name}-env"
-    rest = _LOCK.read_text() if name in _PYTHONS else sysconfig.get_path("purelib")
+    rest = sysconfig.get_path("purelib")
+    if name in _BESIDE:
+        rest = (ROOT / "pyproject.toml").read_text()
     wanted = hashlib.sha256(f"{rest}\n{requirements.read_text()}".encode()).hexdigest()
     stamp = folder / _STAMP
     folder.parent.mkdir(exist_ok=True)
     with exclusive_lock(folder.with_name(f"{folder.name}.lock")):
         if not stamp.is_file() or stamp.read_text() != wanted:
             try:
-                if name in _PYTHONS:
-                    _build_apart(folder, requirements, _find_python(_PYTHONS[name]))
+                if name in _BESIDE:
+                    _build_beside(name, folder, requirements)
                 else:
                     _build(folder, requirements)
             except Unavailable as reason:
@@ -108,14 +116,38 @@ def _find_python(version: str) -> Path:
     raise Unavailable(f"no Python {version}")
 
 
-def _build_apart(folder: Path, requirements: Path, python: Path) -> None:
+def _build_beside(name: str, folder: Path, solution: Path) -> None:
     if shutil.disk_usage(folder.parent).free < _FREE_BYTES:
         raise Unavailable(f"less than {_FREE_BYTES / 1e9:.0f} GB of disk are free")
+    version, extras = _BESIDE[name]
+    python = _find_python(version)
     _run(python, "-m", "venv", "--clear", "--without-pip", folder)
-    torch = re.findall(r"^# (torch==\S+)", _LOCK.read_text(), re.MULTILINE)
-    uv_pip(folder, "--no-deps", "--require-hashes", "-r", _LOCK)
-    uv_pip(folder, *torch)
-    uv_pip(folder, "--no-deps", "-r", requirements)
+    solved = folder / "solved.txt"
+    solve(python, extras, solution.with_name(f"{name}.in"), "-c", solution, "-o", solved)
+    uv_pip(folder, "-r", solved)
+
+
+def solve(python: Path | str, extras: Sequence[str], *words: Path | str) -> None:
+    """Solve this project's requirements together with others'.
+
+    Args:
+        python: to solve for, a path or a version.
+        extras: of this project.
+        words: files of requirements, and further options of `uv pip compile`.
+
+    Raises:
+        AssertionError: there is no solution.
+        Unavailable: packages cannot be looked up.
+    """
+    uv = Path(sys.executable).parent / "uv"
+    chosen = [word for extra in extras for word in ("--extra", extra)]
+    options = ("--no-header", "--no-annotate", "--python", python)
+    try:
+        _run(uv, "pip", "compile", "-q", ROOT / "pyproject.toml", *chosen, *options, *words)
+    except Unavailable as reason:
+        if "unsatisfiable" in str(reason):
+            raise AssertionError(str(reason)) from None
+        raise
 
 
 def _build(folder: Path, requirements: Path) -> None:
@@ -134,7 +166,7 @@ def _run(*command: str | Path, **variables: str) -> None:
             command, capture_output=True, text=True, check=True, env=environment, timeout=_LIMIT_S
         )
     except subprocess.CalledProcessError as error:
-        reason = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        reason = " ".join(error.stderr.split()) or "no message"
         raise Unavailable(reason) from error
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"the installation did not end within {_LIMIT_S:.0f} s") from error
