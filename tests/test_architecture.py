@@ -62,6 +62,7 @@ LAZY = {
     "onnxscript": "extra onnx",
     "tensordict": "extra bench",
     "tornado": "extra dask",
+    "safetensors.torch": "loads torch",
     "torch.utils.tensorboard": "slow to import",
     "torchrl": "extra bench",
     "xarray": "extra xarray",
@@ -72,6 +73,7 @@ LAZY = {
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",
     "gaitforge.common.networks": "loads torch",
+    "gaitforge.pipeline.report.charts": "loads matplotlib",
     "gaitforge.datasets.stream.window_stream": "loads torch",
 }
 # Modules that may import any module of ours inside a function.

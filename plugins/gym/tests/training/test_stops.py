@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.cli.test_expert_stops import assert_survives_stops, endless
+from tests.pipeline.cli.robots.test_expert_stops import assert_survives_stops, endless
 from tests.pipeline.command_line import Run
 
 pytest.importorskip("gymnasium")

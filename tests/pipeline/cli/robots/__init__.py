@@ -1,0 +1,1 @@
+"""Tests of the commands on robots, experts and simulators."""
