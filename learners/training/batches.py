@@ -205,7 +205,10 @@ def cells_and_drivers(
     least = np.full(len(driver_keys), np.inf)
     np.minimum.at(least, driver, disturbance)
     clean = disturbance == least[driver]
-    best = clean & (driver == _means(driver[clean], total[clean], len(least)).argmax())
+    returns = _means(driver[clean], total[clean], len(least))
+    # Of equal ones the first by name: the order of the episodes must not matter.
+    equal = np.flatnonzero(returns == returns.max())
+    best = clean & (driver == min(equal, key=lambda number: driver_keys[number]))
     references = _means(cell[best], total[best], len(cell_keys))
     # A cell in which the best policy did not act, or is no better than 0, has no share of its own.
     pairs = zip(cell_keys, references.tolist(), strict=True)

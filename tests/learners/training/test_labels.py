@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, open_store
@@ -92,6 +92,7 @@ def test_an_advantage_is_a_rank_among_all_steps(selection: Selection) -> None:
         max_size=30,
     )
 )
+@example([("b", "flat", 0.0, 0.5), ("a", "stairs", 0.0, 0.5)])
 def test_shares_and_drivers(rows: list[tuple[str, str, float | None, float]]) -> None:
     policy, terrain, driven, total = (list(column) for column in zip(*rows, strict=True))
     noise = [0.25 if each is None else 0.0 for each in driven]
