@@ -86,7 +86,7 @@ demo: $(STAMP) $(PLAYER) ## collect, train, evaluate and report, small: runs/dem
 wheel: $(STAMP) $(PLAYER) ## build dist/gaitforge-*.whl, with the player's page
 	rm -rf build/lib dist
 	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
-	rm -rf build/lib build/bdist.*
+	rm -rf build/lib build/bdist.* gaitforge.egg-info
 
 # RELEASE has options, as --uncommitted or --url https://HOST/OWNER/gaitforge; see python -m release --help.
 release: $(DEV_STAMP) $(PLAYER) ## build and check sdist and wheel, dist/, and the container image

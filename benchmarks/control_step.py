@@ -17,6 +17,7 @@ import numpy as np
 
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.export.export import onnx_packages
+from gaitforge.learners.models.bodies import SPACES, Space
 from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.learners.models.registry import (
     PRESETS,
@@ -25,7 +26,6 @@ from gaitforge.learners.models.registry import (
     count_parameters,
     preset,
 )
-from gaitforge.learners.models.spaces import SPACES, Space
 from gaitforge.learners.training.train import torch_threads
 from gaitforge.plugins.papers.measures.control_steps import (
     COMPILED,

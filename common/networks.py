@@ -1,12 +1,15 @@
-"""Critics, action densities and light optimisers, which all trainings share; needs torch."""
+"""Critics, action densities, light optimisers and their states, which all trainings share.
+
+It needs torch. An optimiser's state becomes flat named tensors, for checkpoints.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -104,3 +107,34 @@ def gaussian_kl(mean: Tensor, std: Tensor, other_mean: Tensor, other_log_std: Te
     """KL(first || other) of diagonal Gaussians, in nats: (..., A) -> (...)."""
     distance = std.square() + (mean - other_mean).square()
     return (other_log_std - std.log() + 0.5 * distance * (-2 * other_log_std).exp() - 0.5).sum(-1)
+
+
+class _Optimiser(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+def optimiser_tensors(optimiser: _Optimiser, prefix: str) -> dict[str, Any]:
+    """{"PREFIX.INDEX.KEY": tensor}, such as "actor-adam.0.exp_avg"."""
+    return {
+        f"{prefix}.{index}.{key}": value
+        for index, state in optimiser.state_dict()["state"].items()
+        for key, value in state.items()
+    }
+
+
+def load_optimiser_tensors(optimiser: _Optimiser, tensors: Mapping[str, Any], prefix: str) -> None:
+    """Restore what `optimiser_tensors` gave; learning rates and the like stay the optimiser's."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in tensors_below(prefix, tensors).items():
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = value
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def tensors_below(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors named "PREFIX.REST", as REST -> tensor."""
+    start = f"{prefix}."
+    return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}

@@ -10,6 +10,8 @@ or checkpoint names a logger: a training that resumes logs to what its command l
 
 A logger has a thread of its own, so that a slow service holds up no update. One that fails while
 the training goes on is left out from there, with a warning.
+
+TensorBoard's files, in the folder `tensorboard` of a training.
 """
 
 import json
@@ -122,7 +124,7 @@ LOGGERS = Registered(
     LoggerEntry,
     {
         TENSORBOARD: LoggerEntry(
-            "gaitforge.common.tensorboard_logger:TensorBoardLogger", "tensorboard", "learn"
+            "gaitforge.common.run_log:TensorBoardLogger", "tensorboard", "learn"
         )
     },
 )
@@ -353,3 +355,29 @@ def _run_id(folder: Path) -> str:
     run_id = uuid.uuid4().hex[:21]
     write_bytes_durably(path, (json.dumps({"id": run_id}) + "\n").encode())
     return run_id
+
+
+EVENTS = "tensorboard"
+"""Folder of the files, in that of the training."""
+
+
+class TensorBoardLogger:
+    """A `Logger` that writes a file for each start, which hides later steps of earlier ones."""
+
+    def __init__(self, run: "LoggedRun") -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+        purge = run.last_step + 1 if run.last_step else None
+        self._events = SummaryWriter(str(run.folder / EVENTS), purge_step=purge)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Logger.log`."""
+        for name, value in values.items():
+            self._events.add_scalar(name, value, step)
+
+    def add_file(self, path: Path) -> None:
+        """See `Logger.add_file`; the file lies beside TensorBoard's already."""
+
+    def finish(self, state: "State") -> None:
+        """See `Logger.finish`."""
+        self._events.close()

@@ -28,7 +28,7 @@ OUTSIDE = ("benchmarks", "examples", "recipes", "release")
 TORCH_BELOW = (
     "gaitforge.datasets.stream.window_stream",
     "gaitforge.common.networks",
-    "gaitforge.common.tensorboard_logger",
+    "gaitforge.common.run_log",
 )
 # Unpickling runs whatever code a file holds.
 FORBIDDEN_EVERYWHERE = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve"})

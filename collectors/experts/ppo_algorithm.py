@@ -31,7 +31,7 @@ from gaitforge.collectors.training_folder import (
 from gaitforge.common.errors import listed
 from gaitforge.common.limits import NotNegative, Positive, Range, check_ranges
 from gaitforge.common.machine import why_no_gpu
-from gaitforge.common.optimiser_state import (
+from gaitforge.common.networks import (
     load_optimiser_tensors,
     optimiser_tensors,
     tensors_below,

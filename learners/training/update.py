@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import AveragedModel
 
-from gaitforge.common.networks import without_compiler
-from gaitforge.common.optimiser_state import load_optimiser_tensors
+from gaitforge.common.networks import load_optimiser_tensors, without_compiler
 from gaitforge.learners.checkpoint import OPTIMISER, load_values, load_weights
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import Batch, on_device

@@ -416,6 +416,6 @@ def drawing(arguments: argparse.Namespace) -> "Draw | None":
     """The function that draws a card's pictures; None with `--no-pictures`."""
     if arguments.no_pictures:
         return None
-    from gaitforge.pipeline.report.episode_pictures import draw_stored
+    from gaitforge.pipeline.report.pictures import draw_stored
 
     return draw_stored

@@ -5,8 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -72,8 +72,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
     )
     [site] = (folder / "venv/lib").glob("python*/site-packages")
-    metadata = Path(str(distribution("gaitforge").locate_file("")))
-    [record] = metadata.glob("gaitforge-*.dist-info")
+    [record] = Path(sysconfig.get_path("purelib")).glob("gaitforge-*.dist-info")
     shutil.copytree(record, site / record.name)
     (site / "gaitforge.pth").write_text(f"{ROOT}\n")
     return python

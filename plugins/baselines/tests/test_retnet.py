@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from gaitforge.learners.models.spaces import SPACES
+from gaitforge.learners.models.bodies import SPACES
 from gaitforge.learners.models.transformer import rotary_frequencies, rotation
 from gaitforge.plugins.baselines import retnet
 from gaitforge.plugins.baselines.retnet import (

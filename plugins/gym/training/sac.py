@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, relu
 
 from gaitforge.common.limits import AboveZero, Fraction, Positive, Range, Share, check_ranges
-from gaitforge.common.networks import Ensemble, follow, squashed_log_density, without_compiler
-from gaitforge.common.optimiser_state import (
+from gaitforge.common.networks import (
+    Ensemble,
+    follow,
     load_optimiser_tensors,
     optimiser_tensors,
+    squashed_log_density,
     tensors_below,
+    without_compiler,
 )
 from gaitforge.plugins.gym.experts import LOG_STD_RANGE
 

@@ -18,6 +18,7 @@ from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.control.control import TorchStep, compiled_step
 from gaitforge.learners.export.export import PolicyExportOptions, export_policy, onnx_packages
 from gaitforge.learners.export.onnx_policy import OnnxPolicy
+from gaitforge.learners.models.bodies import SPACES
 from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.learners.models.registry import (
     ModelSpec,
@@ -26,7 +27,6 @@ from gaitforge.learners.models.registry import (
     model_preset,
     preset,
 )
-from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.plugins.papers.measures.interface import Measure, Point, Series
 from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of, untrained_policy

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from gaitforge.learners.models.bodies import Space
 from gaitforge.learners.models.registry import ModelSpec, build_network
-from gaitforge.learners.models.spaces import Space
 from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
 
 Key = TypeVar("Key")

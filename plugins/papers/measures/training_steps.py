@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gaitforge.flows.progress import Advance
+from gaitforge.learners.models.bodies import SPACES
 from gaitforge.learners.models.registry import (
     ModelSpec,
     count_parameters,
@@ -16,7 +17,6 @@ from gaitforge.learners.models.registry import (
     model_preset,
     preset,
 )
-from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater

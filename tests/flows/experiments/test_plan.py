@@ -24,9 +24,9 @@ from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.registry import evaluation_of
+from gaitforge.learners.models.bodies import SPACES
 from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
-from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.presets.choices import chosen_claim
 from gaitforge.pipeline.presets.experiments import (

@@ -21,10 +21,9 @@ from gaitforge.learners.control.control import (
 )
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.export.export import onnx_step, to_onnx, trace
-from gaitforge.learners.models.bodies import BODIES
+from gaitforge.learners.models.bodies import BODIES, SPACES, Space
 from gaitforge.learners.models.bot import MASKINGS
 from gaitforge.learners.models.registry import PRESETS, build_network, preset
-from gaitforge.learners.models.spaces import SPACES, Space
 from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
 from gaitforge.learners.tokens import TokenLayout
 from tests.learners.making import KIND_SETTINGS, KINDS, SMALL, make_policy

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from gaitforge.learners.models.bodies import SPACES
 from gaitforge.learners.models.mlp import HistoryMLPConfig, MLPConfig
 from gaitforge.learners.models.registry import count_parameters
-from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.models.transformer import DecisionTransformerConfig, TransformerConfig
 from gaitforge.learners.tokens import TokenLayout
 

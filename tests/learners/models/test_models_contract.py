@@ -10,13 +10,13 @@ from torch import Tensor
 
 from gaitforge.datasets.stream.pool import Steps, Windows, gather
 from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
+from gaitforge.learners.models.bodies import SPACES
 from gaitforge.learners.models.registry import (
     ModelSpec,
     build_network,
     config_class,
     default_settings,
 )
-from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
 from tests.learners.making import CONTEXT, KIND_SETTINGS, KINDS, RETURN_KINDS
 

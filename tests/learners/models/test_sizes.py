@@ -11,6 +11,7 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.common.extensions import extension_names
 from gaitforge.learners.models import registry
+from gaitforge.learners.models.bodies import OBS_SLICES, SPACES
 from gaitforge.learners.models.registry import (
     PRESETS,
     build_network,
@@ -19,7 +20,6 @@ from gaitforge.learners.models.registry import (
     preset,
     spec_from_json,
 )
-from gaitforge.learners.models.spaces import OBS_SLICES, SPACES
 from gaitforge.learners.training.objectives import has_own_loss
 from tests.learners.making import KINDS, RETURN_KINDS
 from tests.learners.models.parameter_counts import parameter_count

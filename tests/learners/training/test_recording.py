@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gaitforge.common.history import read_history
-from gaitforge.common.tensorboard_logger import EVENTS
+from gaitforge.common.run_log import EVENTS
 from gaitforge.learners.training.trainer import COLUMNS, TABLE, History, HistoryRow
 
 

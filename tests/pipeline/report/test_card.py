@@ -19,8 +19,8 @@ from gaitforge.pipeline.report.card import (
     write_card,
 )
 from gaitforge.pipeline.report.charts import histogram
-from gaitforge.pipeline.report.episode_pictures import draw_stored
 from gaitforge.pipeline.report.pages import short
+from gaitforge.pipeline.report.pictures import draw_stored
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
 from tests.pipeline.report.test_report import PageReader

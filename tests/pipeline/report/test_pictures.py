@@ -20,7 +20,6 @@ from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import open_store
-from gaitforge.pipeline.report.episode_pictures import draw_stored, stored_takes
 from gaitforge.pipeline.report.picture_files import (
     FADE_FRAMES,
     FRAME_PX,
@@ -33,11 +32,13 @@ from gaitforge.pipeline.report.picture_files import (
 from gaitforge.pipeline.report.pictures import (
     FilmPlan,
     describe,
+    draw_stored,
     hardest_terrain,
     make_experiment_sheets,
     make_films,
     make_sheets,
     record_takes,
+    stored_takes,
 )
 from tests.pipeline.command_line import call
 from tests.pipeline.report.run_folder import write_json
