@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/__init__.py"))
 FOLDERS = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
-TESTED = ("tests", "benchmarks", "examples", "deploy", "docs")
+TESTED = ("tests", "benchmarks", "examples", "recipes", "release", "deploy", "docs")
 """What the tests look at beside the product."""
 IGNORED = shutil.ignore_patterns("node_modules", "tests", "*.tmp.*", "*.pyc.*")
 """What a plug-in's folder has for itself, and files that another process is about to replace.
