@@ -118,7 +118,8 @@ define test_resolved
 		--resolution $(1) --no-annotate --no-header -o build/$(2).txt && \
 	$(BIN)/uv venv -q --clear --python "$$python" build/$(2) && \
 	$(BIN)/uv pip install -q --python build/$(2)/bin/python -r build/$(2).txt setuptools && \
-	$(BIN)/uv pip install -q --python build/$(2)/bin/python --no-deps --no-build-isolation -e .
+	$(BIN)/uv pip install -q --python build/$(2)/bin/python --no-build-isolation -e '.[all,dev]' && \
+	$(BIN)/uv pip check -q --python build/$(2)/bin/python
 	@rm -rf gaitforge.egg-info
 	build/$(2)/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -p no:cacheprovider \
 		-m "not slow and not long" $(PYTEST)

@@ -9,9 +9,7 @@ or checkpoint names a logger: a training that resumes logs to what its command l
 `loggers.json` in its folder has an id, by which a service knows the run again.
 
 A logger has a thread of its own, so that a slow service holds up no update. One that fails while
-the training goes on is left out from there, with a warning.
-
-TensorBoard's files, in the folder `tensorboard` of a training.
+the training goes on is left out from there, with a warning. `TensorBoardLogger` is the core's own.
 """
 
 import json
@@ -357,14 +355,15 @@ def _run_id(folder: Path) -> str:
     return run_id
 
 
+# The core's own logger.
 EVENTS = "tensorboard"
-"""Folder of the files, in that of the training."""
+"""Folder of TensorBoard's files, in that of the training."""
 
 
 class TensorBoardLogger:
     """A `Logger` that writes a file for each start, which hides later steps of earlier ones."""
 
-    def __init__(self, run: "LoggedRun") -> None:
+    def __init__(self, run: LoggedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         purge = run.last_step + 1 if run.last_step else None
@@ -378,6 +377,6 @@ class TensorBoardLogger:
     def add_file(self, path: Path) -> None:
         """See `Logger.add_file`; the file lies beside TensorBoard's already."""
 
-    def finish(self, state: "State") -> None:
+    def finish(self, state: State) -> None:
         """See `Logger.finish`."""
         self._events.close()

@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 from setuptools import find_packages
 
 from gaitforge.common.errors import install_extra
-from tests.datasets.formats.peer_environment import peer_python, run_peer, uv_pip
+from tests.datasets.formats.peer_environment import install_beside, run_peer
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("collectors", "common", "datasets", "flows", "learners", "pipeline", "plugins")
@@ -229,6 +229,5 @@ def test_the_wheel_works_beside_mjlab(wheel: Path, tmp_path: Path) -> None:
 
 def beside(name: str, wheel: Path, folder: Path) -> dict[str, Any]:
     """What the program beside another project prints, with the wheel in their environment."""
-    python = peer_python(name)
-    uv_pip(python.parents[1], "--no-deps", "--reinstall", wheel)
+    python = install_beside(name, wheel)
     return json.loads(run_peer(python, f"beside_{name}.py", folder, folder=folder))

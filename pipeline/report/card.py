@@ -12,7 +12,7 @@ from importlib.metadata import version
 from itertools import product
 from keyword import iskeyword
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -42,9 +42,6 @@ from gaitforge.pipeline.report import pages
 from gaitforge.pipeline.report.added_pages import CARD_PAGES, card_pages
 from gaitforge.pipeline.report.pages import PICTURES, Record, count, fixed, quoted, render, short
 from gaitforge.pipeline.terminal import fields_of, json_text
-
-if TYPE_CHECKING:
-    from gaitforge.pipeline.report.charts import Panel
 
 CARD_VERSION = 3
 BINS = 20
@@ -392,11 +389,13 @@ def card_page(record: Record, folder: Path) -> str:
 
 def _charts(record: Record) -> dict[str, object]:
     """The page's charts; without the packages that draw, None in place of them, and the reason."""
+    draws = record["draws"]
+    spectra = record["spectra"]
     if lacking := missing_message("drawing", REPORT):
         return {
             "no_charts": lacking,
-            "draws": [(draw, None) for draw in record["draws"]],
-            "spectra": [(spectrum, None) for spectrum in record["spectra"]],
+            "draws": [(draw, None) for draw in draws],
+            "spectra": [(spectrum, None) for spectrum in spectra],
         }
     from gaitforge.pipeline.report import charts  # matplotlib, an extra
 
@@ -404,8 +403,11 @@ def _charts(record: Record) -> dict[str, object]:
         "no_charts": "",
         "return_chart": charts.histogram("Returns", record["returns"], "return"),
         "length_chart": charts.histogram("Episode lengths", record["lengths"], "control steps"),
-        "draws": [(draw, _draw_chart(draw)) for draw in record["draws"]],
-        "spectra": [(spectrum, _spectrum_chart(spectrum)) for spectrum in record["spectra"]],
+        "draws": [(draw, charts.histogram(*_draw_values(draw))) for draw in draws],
+        "spectra": [
+            (spectrum, charts.spectrum(*_spectrum_values(spectrum), None, "", ""))
+            for spectrum in spectra
+        ],
     }
 
 
@@ -523,19 +525,14 @@ def _grids(
     return grids
 
 
-def _spectrum_chart(spectrum: Record) -> "Panel":
-    from gaitforge.pipeline.report import charts
-
-    shares = spectrum["frequency_hz"], spectrum["energy_share"]
-    return charts.spectrum(
-        pages.words(spectrum["block"]), *shares, cut_hz=None, cut_label="", note=""
-    )
+def _spectrum_values(spectrum: Record) -> tuple[str, Sequence[float], Sequence[float]]:
+    """Title, frequencies in Hz and shares of energy of a spectrum's chart."""
+    return pages.words(spectrum["block"]), spectrum["frequency_hz"], spectrum["energy_share"]
 
 
-def _draw_chart(draw: Record) -> "Panel":
-    from gaitforge.pipeline.report import charts
-
+def _draw_values(draw: Record) -> tuple[str, Record, str, tuple[float, float]]:
+    """Title, histogram, unit and declared range of a draw's chart."""
     half = 0.5 if draw["whole"] else 0.0
     unit = "dimensionless" if draw["unit"] == "1" else draw["unit"]
     declared = (draw["low"] - half, draw["high"] + half)
-    return charts.histogram(pages.words(draw["name"]), draw, unit, declared)
+    return pages.words(draw["name"]), draw, unit, declared

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.common.extras import WORKS, missing_module, package_of
+from tests.datasets.formats.peer_environment import check_requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -75,6 +76,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [record] = Path(sysconfig.get_path("purelib")).glob("gaitforge-*.dist-info")
     shutil.copytree(record, site / record.name)
     (site / "gaitforge.pth").write_text(f"{ROOT}\n")
+    check_requirements(python)
     return python
 
 

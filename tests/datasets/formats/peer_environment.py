@@ -105,6 +105,30 @@ def uv_pip(folder: Path, *arguments: str | Path) -> None:
     _run(uv, "pip", "install", "-q", "--python", folder / "bin/python", *arguments, **index)
 
 
+def install_beside(name: str, wheel: Path) -> Path:
+    """Install this project's wheel beside a peer of `_BESIDE`, and its requirements as it has them.
+
+    Returns:
+        The environment's Python.
+
+    Raises:
+        AssertionError: a requirement of any package there is not met.
+    """
+    python = peer_python(name)
+    _, extras = _BESIDE[name]
+    uv_pip(python.parents[1], "--reinstall-package", "gaitforge", f"{wheel}[{','.join(extras)}]")
+    check_requirements(python)
+    return python
+
+
+def check_requirements(python: Path) -> None:
+    """Raise AssertionError if a package of an environment lacks what it requires."""
+    uv = Path(sys.executable).parent / "uv"
+    command = [uv, "pip", "check", "--python", python]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def _find_python(version: str) -> Path:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     installed = sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
