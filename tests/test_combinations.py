@@ -19,6 +19,7 @@ COMBINATIONS = {
     "minari": "all",
     "torchrl": "all",
     "robomimic": "all",
+    "trackio==0.43.0": "all",
     "torch==2.11.0": "all",
     "torch==2.9.1": "all",
 }
