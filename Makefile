@@ -99,7 +99,7 @@ test test-long test-all test-oldest test-newest: export PYTHONDONTWRITEBYTECODE 
 test: $(DEV_STAMP) ## the tests, without those that take long; CI runs test-all
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long" $(PYTEST)
 
-# Among them tests with lerobot, d4rl and torchrl: their packages ask for other versions than ours, so each
+# Among them tests with lerobot, mjlab and d4rl: their packages ask for other versions than ours, so each
 # project gets an environment of its own in build/.
 test-long: $(DEV_STAMP) ## the others: clusters, servers, kills at random, compilers, other projects' packages
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "slow or long" $(PYTEST)

