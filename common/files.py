@@ -1,4 +1,4 @@
-"""Durable file operations: fsync, atomic replacement, creation, and temporary files."""
+"""Durable file operations: fsync, atomic replacement, creation, and temporary files; names in files."""
 
 import contextlib
 import errno
@@ -7,8 +7,9 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.common.locks import (
@@ -228,3 +229,9 @@ def files_under(root: Path) -> list[str]:
     """Relative POSIX paths of all files under `root` that are not hidden, sorted."""
     names = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     return sorted(name for name in names if not is_hidden(name))
+
+
+def tensors_below(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a file that are named "PREFIX.REST", as REST -> tensor."""
+    start = f"{prefix}."
+    return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gaitforge.common.files import tensors_below
+
 OptimiserT = TypeVar("OptimiserT", bound=torch.optim.Optimizer)
 
 
@@ -132,9 +134,3 @@ def load_optimiser_tensors(optimiser: _Optimiser, tensors: Mapping[str, Any], pr
         state.setdefault(int(index), {})[key] = value
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
-
-
-def tensors_below(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors named "PREFIX.REST", as REST -> tensor."""
-    start = f"{prefix}."
-    return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}

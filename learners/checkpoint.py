@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from gaitforge.common.files import write_bytes_durably
-from gaitforge.common.networks import optimiser_tensors, tensors_below
+from gaitforge.common.files import tensors_below, write_bytes_durably
+from gaitforge.common.networks import optimiser_tensors
 from gaitforge.common.trust import UntrustedCodeError, naming
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json

@@ -29,13 +29,10 @@ from gaitforge.collectors.training_folder import (
     write_checkpoint,
 )
 from gaitforge.common.errors import listed
+from gaitforge.common.files import tensors_below
 from gaitforge.common.limits import NotNegative, Positive, Range, check_ranges
 from gaitforge.common.machine import why_no_gpu
-from gaitforge.common.networks import (
-    load_optimiser_tensors,
-    optimiser_tensors,
-    tensors_below,
-)
+from gaitforge.common.networks import load_optimiser_tensors, optimiser_tensors
 
 # Checkpoints.
 _STARTED_COUNT = 2_000_000

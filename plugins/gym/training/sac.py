@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, relu
 
+from gaitforge.common.files import tensors_below
 from gaitforge.common.limits import AboveZero, Fraction, Positive, Range, Share, check_ranges
 from gaitforge.common.networks import (
     Ensemble,
@@ -21,7 +22,6 @@ from gaitforge.common.networks import (
     load_optimiser_tensors,
     optimiser_tensors,
     squashed_log_density,
-    tensors_below,
     without_compiler,
 )
 from gaitforge.plugins.gym.experts import LOG_STD_RANGE

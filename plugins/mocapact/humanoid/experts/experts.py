@@ -15,7 +15,7 @@ import numpy as np
 from gaitforge.collectors.experts.expert import Mlp, read_weights
 from gaitforge.collectors.policy import Memoryless, StoredObservation
 from gaitforge.common.errors import failures
-from gaitforge.common.networks import tensors_below
+from gaitforge.common.files import tensors_below
 from gaitforge.common.trust import UntrustedCodeError, is_trusted
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet
 from gaitforge.plugins.mocapact.humanoid.experts.features import (
