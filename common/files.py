@@ -1,4 +1,4 @@
-"""Durable file operations: fsync, atomic replacement, creation, and temporary files; names in files."""
+"""Durable file operations: fsync, atomic replacement, creation, temporary files; names in files."""
 
 import contextlib
 import errno
