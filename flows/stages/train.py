@@ -1,11 +1,14 @@
 """Training runs on selections of a store."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from gaitforge.collectors.robots.robot import ROBOTS
 from gaitforge.common.limits import Whole, check_ranges
-from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets import Schema, Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals, leads
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
@@ -141,7 +144,17 @@ def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, o
         "schema_version": version.schema_version,
         "selection": selection.hash,
         "robot": selection.schema.robot,
+        "own_robots": _own_robot(selection.schema),
+        "format": selection.schema.attributes.get("format"),
+        "control_dt_s": selection.schema.control_dt_s,
         "task": None if evaluation is None else evaluation.kind,
         "evaluation": evaluation,
     }
     write_record(out / PLAN, record | provenance())
+
+
+def _own_robot(schema: Schema) -> Mapping[str, Any]:
+    """The card and MJCF of a store's only robot by its name; empty if it is shipped or unknown."""
+    stored = schema.attributes.get(ROBOTS)
+    mine = stored.get(schema.robot) if isinstance(stored, Mapping) else None
+    return {schema.robot: mine} if mine else {}

@@ -8,9 +8,16 @@ from typing import Any
 from gaitforge.collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RAD
 from gaitforge.collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
 from gaitforge.collectors.robots.kinematics import COMMAND_NAMES, COMMAND_UNITS
-from gaitforge.collectors.robots.robot import SEVERAL, RobotCard, body_vector, load_robot
+from gaitforge.collectors.robots.robot import (
+    N_JOINTS,
+    SEVERAL,
+    RobotCard,
+    body_vector,
+    is_robot,
+    load_robot,
+)
 from gaitforge.collectors.scenarios.skills import command_ranges
-from gaitforge.collectors.timing import CONTROL_DT_S, DECIMATION
+from gaitforge.collectors.timing import CONTROL_DT_S, SUBSTEP_S
 from gaitforge.common.files import sha256_file
 from gaitforge.datasets.data_checks import DATA_CHECKS, SAMPLE_STEPS, DataCheck
 from gaitforge.datasets.dataset import open_store
@@ -22,7 +29,7 @@ from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, read_record, write_record
-from gaitforge.flows.tasks.evaluation import run_source, trained_robot
+from gaitforge.flows.tasks.evaluation import data_of, observed, run_source, trained_robot
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
 from gaitforge.learners.export.export import (
     CommandFacts,
@@ -136,12 +143,11 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
             f"{run.name} is unfinished: exporting its last checkpoint, step {progress.get('step')}"
         )
     trained = read_record(run / PLAN) or {}
-    trained_for = trained_robot(run)
-    if trained_for == SEVERAL and not plan.robot:
-        raise ValueError(f"{run} drives several robots; name one: --robot aliengo")
-    robot = load_robot(plan.robot or trained_for)
-    if policy.layout.body_fields:
+    robot, lack = _robot_of(plan, run, policy)
+    if robot is not None and policy.layout.body_fields:
         policy.drive(body_vector(robot))
+    note = f"{lack}: {_NO_CARD}" if robot is None else ""
+    facts = None if robot is None else robot_facts(robot, trained.get("control_dt_s"))
     source = {
         "run": run.resolve().name,
         "checkpoint": plan.checkpoint,
@@ -150,17 +156,58 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
         "objective": (card.get("train_config") or {}).get("objective", ""),
         "trained_by_revision": card.get("git_revision", ""),
         "store": trained.get("store", ""),
+        "format": trained.get("format"),
+        "control_dt_s": trained.get("control_dt_s"),
+        "task": trained.get("task"),
+        "evaluation": _without_paths(trained.get("evaluation")),
         "dataset_version": trained.get("dataset", ""),
         "schema_version": trained.get("schema_version"),
         "dataset_hash": card.get("dataset_hash", ""),
         "exported_by": provenance(),
     }
-    return export_policy(policy, card, robot_facts(robot), dst, plan.options, source)
+    return export_policy(policy, card, facts, dst, plan.options, source, note)
 
 
-def robot_facts(robot: RobotCard) -> RobotFacts:
-    """The facts about the robot and its control loop in a policy's files."""
+def _without_paths(evaluation: Any) -> Any:
+    """A run's evaluation as an export tells it: its robot's path is of this machine."""
+    if not isinstance(evaluation, dict) or "robot" not in evaluation:
+        return evaluation
+    return {**evaluation, "robot": ""}
+
+
+_NO_CARD = "policy.json has null for control, command, and the observation's units and meanings"
+
+
+def _robot_of(plan: ExportPlan, run: Path, policy: PolicyNetwork) -> tuple[RobotCard | None, str]:
+    """The robot that a policy drives; or None, and why no robot's card describes the policy.
+
+    Raises:
+        ValueError: the policy is of several robots, or not of the one that the plan names.
+    """
+    fits = policy.layout.stored_slices == POLICY_SLICES and policy.act_dim == N_JOINTS
+    if not fits and plan.robot:
+        raise ValueError(
+            f"{run} learned {observed(policy)} -> {policy.act_dim} actions from {data_of(run)}, "
+            f"and a legged robot's policy reads {', '.join(POLICY_SLICES)}; export it without "
+            "--robot"
+        )
+    if not fits:
+        return None, f"{data_of(run)} holds no data of a legged robot's task"
+    trained_for = trained_robot(run)
+    if trained_for == SEVERAL and not plan.robot:
+        raise ValueError(f"{run} drives several robots; name one: --robot aliengo")
+    if not plan.robot and not is_robot(trained_for):
+        return None, f"no robot '{trained_for}' is here; --robot names one"
+    return load_robot(plan.robot or trained_for), ""
+
+
+def robot_facts(robot: RobotCard, control_dt_s: float | None = None) -> RobotFacts:
+    """The facts about the robot and its control loop in a policy's files.
+
+    control_dt_s: seconds of a step of the data; by default the task's.
+    """
     bounds = command_ranges(robot)
+    step_s = control_dt_s or CONTROL_DT_S
     return RobotFacts(
         robot=robot.name,
         joint_names=robot.joint_names,
@@ -168,8 +215,8 @@ def robot_facts(robot: RobotCard) -> RobotFacts:
         action_scale_rad=robot.action_scale_rad,
         action_limit=MAX_ACTION,
         target_margin_rad=TARGET_MARGIN_RAD,
-        control_dt_s=CONTROL_DT_S,
-        decimation=DECIMATION,
+        control_dt_s=step_s,
+        decimation=max(1, round(step_s / SUBSTEP_S)),
         observation={
             name: FieldFacts(start, stop, FIELD_UNITS[name], FIELD_MEANINGS[name])
             for name, (start, stop) in POLICY_SLICES.items()

@@ -17,7 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation
-from gaitforge.collectors.robots.robot import DEFAULT_ROBOT
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, ROBOTS, is_robot, stored_robot
+from gaitforge.common.errors import listed
 from gaitforge.common.extensions import function_key, named_function
 from gaitforge.common.files import sha256_file
 from gaitforge.common.limits import Range, Whole, check_ranges
@@ -29,12 +30,22 @@ from gaitforge.flows.intervals import (
     mean_interval,
     success_interval,
 )
-from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import digest, read_record, to_tree
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import digest, read_record, run_record, to_tree
 from gaitforge.flows.tasks.interface import CollectionPlan
-from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
+from gaitforge.learners.checkpoint import (
+    check_layout,
+    checkpoint_path,
+    load_policy,
+    policy_from,
+    read_checkpoint,
+)
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.export.onnx_policy import is_exported_policy, read_description
+from gaitforge.learners.export.onnx_policy import (
+    OnnxPolicy,
+    is_exported_policy,
+    read_description,
+)
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import run_folder, shipped_policies
@@ -158,15 +169,35 @@ def named_source(text: str, which: str = "last") -> PolicySource:
 
 
 def trained_robot(run: Path) -> str:
-    """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`."""
+    """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`.
+
+    Where its path holds no robot any more, it is the copy of card and MJCF that the run keeps.
+    """
     plan = run_folder(run) / PLAN
     record = read_record(plan) or {}
     evaluation = record.get("evaluation")
     recorded = evaluation.get("robot") if isinstance(evaluation, dict) else None
-    robot = recorded or record.get("robot", DEFAULT_ROBOT)
-    if not isinstance(robot, str):
+    name = record.get("robot", DEFAULT_ROBOT)
+    robot = recorded or name
+    if not isinstance(robot, str) or not isinstance(name, str):
         raise ValueError(f"{plan}: a robot needs a name, not {robot!r}")
+    own_robots = record.get("own_robots")
+    if isinstance(own_robots, dict) and own_robots.get(name) and not is_robot(robot):
+        return str(stored_robot({ROBOTS: own_robots}, name).path.parent)
     return robot
+
+
+def data_of(run: Path) -> str:
+    """The data that a run was trained on, in words: its store, and the format of an import."""
+    record = run_record(run)
+    store = record.get("store") or "data that it does not name"
+    return f"{store} ({record['format']})" if record.get("format") else str(store)
+
+
+def observed(network: PolicyNetwork) -> str:
+    """What a policy observes, in words: names with their numbers of channels."""
+    slices = network.layout.stored_slices.items()
+    return listed([f"{name} ({stop - start})" for name, (start, stop) in slices], 8)
 
 
 def is_run(folder: Path) -> bool:
@@ -291,6 +322,7 @@ class EvaluationPlan(ABC):
         unit: of progress; obs_slices: blocks of the observation that trained policies must read;
             None for any.
         action_limit: trained policies' actions are clipped to it.
+        falls: whether an episode that terminates is a fall, so that people read of survival.
         measures: the cells' own measures that an experiment tells, of each "group" of cells.
         return_target: of a return-conditioned policy, in units of the return that scores 100, or
             without references of the return that it was trained with.
@@ -306,6 +338,7 @@ class EvaluationPlan(ABC):
     unit: ClassVar[str] = "step"
     obs_slices: ClassVar[Mapping[str, tuple[int, int]] | None] = None
     action_limit: ClassVar[float] = inf
+    falls: ClassVar[bool] = False
     measures: ClassVar[tuple[str, ...]] = ()
 
     return_target: Annotated[float, Range()] = 1.0
@@ -325,6 +358,11 @@ class EvaluationPlan(ABC):
     def of_store(cls, schema: Schema) -> Self | None:
         """The plan for policies that learn from such a store; None for another task's store."""
         return cls() if schema.field("obs").slices == cls.obs_slices else None
+
+    @classmethod
+    def of_run(cls, tree: Mapping[str, Any], run: Path) -> Self:
+        """The plan that a run, or its export, has kept as JSON values."""
+        return plan_from_tree(cls, tree)
 
     def of_plans(self, plans: Sequence[CollectionPlan]) -> Self:
         """The plan for policies that learn from what these plans collected.
@@ -392,10 +430,59 @@ class EvaluationPlan(ABC):
         """
         if source.kind == CLASS:
             return source.policy_class()(robots), 0
+        if source.kind == EXPORTED:
+            exported = self._exported(source, robots)
+            return exported, exported.parameters
         if source.kind != RUN:
             raise ValueError(f"{source.place} is no training run, which task {self.kind} needs")
-        network = source.network(self.obs_slices)
+        network = source.network(None)
+        self._check_observed(source, network)
         return self.driven(source, network, robots), count_parameters(network)
+
+    def _check_observed(self, source: PolicySource, network: PolicyNetwork) -> None:
+        """Raise ValueError unless the task gives what a network reads."""
+        if self.obs_slices is None:
+            return
+        if not network.layout.stored_slices.keys() & self.obs_slices.keys():
+            raise ValueError(
+                f"{source.place} was trained on {data_of(source.folder)}, which observe "
+                f"{observed(network)}; the task {self.name} gives {listed(self.obs_slices)}: "
+                "--task names the task to evaluate on"
+            )
+        check_layout(network.layout, self.obs_slices, source.place)
+
+    def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
+        """An exported policy for a number of robots.
+
+        Raises:
+            ValueError: it has no such checkpoint or setting, or reads another observation.
+        """
+        if source.which != "last":
+            raise ValueError(f"{source.place} is an exported policy, which has no other checkpoint")
+        if self.guidance != 1.0:
+            raise ValueError(f"{source.place} is an exported policy, which follows no guidance")
+        description = read_description(source.folder)
+        target = self.return_target
+        references = self.known_references()
+        returns = description["return_to_go"]
+        labels = (description["target"] or {}).get("labels", ())
+        if references is not None and not {*OF_RETURNS[1:]}.isdisjoint(labels):
+            raise ValueError(
+                f"{source.place} is asked for {listed(labels)} in units of its training, not of "
+                f"the return that scores 100 on {self.name}; evaluate the run instead"
+            )
+        if references is not None and returns is not None:
+            zero = returns["zero_return"]
+            target *= (references.hundred - zero) / (returns["expert_return"] - zero)
+        policy = OnnxPolicy(source.folder, robots, source.name, target, self.action_limit)
+        fields = description["observation"]["fields"]
+        slices = {field: (bounds["start"], bounds["stop"]) for field, bounds in fields.items()}
+        if self.obs_slices is not None and slices != dict(self.obs_slices):
+            raise ValueError(
+                f"{source.place} reads another observation than the task {self.name} gives: "
+                f"{listed(slices)}"
+            )
+        return policy
 
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """A trained network as a policy for a number of robots."""

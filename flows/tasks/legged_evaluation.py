@@ -6,11 +6,11 @@
 It is a plan of its own beside `LeggedPlan`, whose records and names of parts stay as they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -33,11 +33,13 @@ from gaitforge.collectors.robots.robot import (
     RobotCard,
     absolute_robot,
     body_vector,
+    is_robot,
     list_robots,
     load_robots,
 )
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.common.errors import listed
 from gaitforge.common.limits import Positive, Range
 from gaitforge.common.machine import default_threads
 from gaitforge.datasets import Schema, Selection
@@ -58,7 +60,7 @@ from gaitforge.flows.tasks.evaluation import (
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Workers
 from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation, Robots
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.export.onnx_policy import OnnxPolicy, read_description
+from gaitforge.learners.export.onnx_policy import read_description
 from gaitforge.learners.policy_network import PolicyNetwork
 
 
@@ -77,6 +79,7 @@ class LeggedEvaluation(EvaluationPlan):
     kind = "legged"
     expert = DEFAULT_EXPERT
     obs_slices = POLICY_SLICES
+    falls = True
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
@@ -97,6 +100,12 @@ class LeggedEvaluation(EvaluationPlan):
         """See `EvaluationPlan.of_store`: with the randomisation of the store's episodes."""
         plan = super().of_store(schema)
         return plan and replace(plan, randomisation=stored_randomisation(schema).written())
+
+    @classmethod
+    def of_run(cls, tree: Mapping[str, Any], run: Path) -> Self:
+        """See `EvaluationPlan.of_run`: on the run's copy of its robot, if its path is gone."""
+        plan = super().of_run(tree, run)
+        return replace(plan, robot=trained_robot(run)) if plan.robot else plan
 
     def of_plans(self, plans: Sequence[CollectionPlan]) -> Self:
         """See `EvaluationPlan.of_plans`: on the robot of a user's folder, if there is no other."""
@@ -188,9 +197,6 @@ class LeggedEvaluation(EvaluationPlan):
             expert = load_expert(name, plan.robot).policy
             expert.name = source.name
             return expert, expert.parameters()
-        if source.kind == EXPORTED:
-            exported = self._exported(source, robots)
-            return exported, exported.parameters
         return super().load(source, robots)
 
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
@@ -209,24 +215,17 @@ class LeggedEvaluation(EvaluationPlan):
         if source.kind == EXPERT and not robot:
             return load_expert(source.place.partition(",")[0]).policy.robot
         if source.kind == EXPORTED and not robot:
-            robot = read_description(source.folder)["control"]["robot"]
+            robot = (read_description(source.folder)["control"] or {}).get("robot", "unknown")
         if source.kind == RUN and not robot:
             robot = trained_robot(source.folder)
             if robot == SEVERAL:
                 raise ValueError(f"{source.place} drives several robots; name one: --robot aliengo")
+        if not self.robot and robot and not is_robot(robot):
+            raise ValueError(
+                f"{source.place} is a policy of robot '{robot}', which is not here; --robot names "
+                f"a card or its folder, or one of {listed(list_robots())}"
+            )
         return load_robots(robot or DEFAULT_ROBOT)[0]
-
-    def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
-        if source.which != "last":
-            raise ValueError(f"{source.place} is an exported policy, which has no other checkpoint")
-        if self.guidance != 1.0:
-            raise ValueError(f"{source.place} is an exported policy, which follows no guidance")
-        policy = OnnxPolicy(source.folder, robots, source.name, self.return_target)
-        fields = policy.description["observation"]["fields"]
-        slices = {field: (bounds["start"], bounds["stop"]) for field, bounds in fields.items()}
-        if slices != POLICY_SLICES:
-            raise ValueError(f"{source.place} reads another observation layout than this program's")
-        return policy
 
 
 # Collection with a policy, alone or in turns with an expert.

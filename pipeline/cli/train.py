@@ -179,6 +179,8 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     words = arguments.words
     default = run_evaluation(policy)
     task = arguments.task
+    if default is None and task is None and arguments.plan is None:
+        _check_legged(policy)
     plan = (
         default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
     )
@@ -206,7 +208,9 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
         lines = (*_means(record), f"evaluated on {plan}")
         message = f"return {record['return']:.2f}, success {record['success']:.0%}"
         where = {"title": "evaluation", "about": folder, "view": out, "message": message}
-        return Result(record, record["cells"], lines, **where)
+        left_out = () if plan.falls else ("survival",)
+        rows = [{k: v for k, v in cell.items() if k not in left_out} for cell in record["cells"]]
+        return Result(record, rows, lines, **where)
 
     stage = CommandStage(
         "evaluate",
@@ -216,6 +220,19 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
         done=lambda: out is not None and is_evaluated(source, plan, out),
     )
     return CommandWork(folder, [stage], result, words)
+
+
+def _check_legged(policy: Path) -> None:
+    """Raise ValueError for a run, or its export, whose data are of no task that is known here."""
+    from gaitforge.flows.tasks.evaluation import data_of, is_run
+    from gaitforge.flows.tasks.registry import LEGGED, run_record
+
+    if is_run(policy) and run_record(policy).get("task", LEGGED) is None:
+        raise ValueError(
+            f"{policy} was trained on {data_of(policy)}, and no task that is known here has such "
+            "data; --task names one to evaluate on, such as module:Plan of your own; to use the "
+            "policy elsewhere: gaitforge export"
+        )
 
 
 def _means(record: Mapping[str, Any]) -> list[str]:

@@ -104,6 +104,7 @@ def _export_policy(arguments: argparse.Namespace) -> CommandWork:
             "already_there": exported.already_there,
             "bytes": exported.sizes,
             "largest_error": exported.errors,
+            **({"note": exported.note} if exported.note else {}),
         }
         rows = [{"file": name, "bytes": size} for name, size in exported.sizes.items()]
         return Result(record, about=destination, tables={"exported": rows})
