@@ -276,7 +276,8 @@ class EpisodeSelection:
         """Episodes and outcomes by group (the schema's `group_by`), one dict per group, sorted.
 
         A dict has the group's keys and `episodes`, `steps`, `return` (mean), `success`
-        (rate) and `survival` (1 - rate of terminated). An empty `group_by` makes one group.
+        (rate) and of legged robots `survival` (1 - rate of terminated), of others `terminated`
+        (rate). An empty `group_by` makes one group.
         """
         return list(self.grouped(group_by))
 
@@ -284,7 +285,8 @@ class EpisodeSelection:
         """As `describe`, for any number of groups: their dicts are made when they are read."""
         asked = self.store.schema.group_by if group_by is None else group_by
         names = [self.catalog.check_column(name) for name in asked]
-        return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
+        columns = list(dict.fromkeys(names))
+        return grouped_outcomes(self.catalog, self.rows, columns, self.store.schema)
 
     def listing(
         self, limit: int = 0, sort: str = "", show: Sequence[str] = ()

@@ -16,7 +16,7 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.catalog import Catalog, distinct
 from gaitforge.datasets.catalog.rows import Record, Records, from_numpy, to_numpy
-from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Schema
+from gaitforge.datasets.schema import COMMAND, OBS, TERRAIN_AND_SKILL, Schema
 
 
 # Choice of episodes, and outcomes by group.
@@ -47,7 +47,9 @@ def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np
     return np.flatnonzero(keep)
 
 
-def grouped_outcomes(catalog: Catalog, rows: np.ndarray, names: Sequence[str]) -> Records:
+def grouped_outcomes(
+    catalog: Catalog, rows: np.ndarray, names: Sequence[str], schema: Schema
+) -> Records:
     """`Selection.describe` of the given rows: sorted by key, missing keys last."""
     if len(rows) == 0:
         return Records(0, lambda first, stop: [])
@@ -65,8 +67,9 @@ def grouped_outcomes(catalog: Catalog, rows: np.ndarray, names: Sequence[str]) -
         "steps": steps,
         "return": total("return") / count,
         "success": total("success") / count,
-        "survival": 1.0 - total("terminated") / count,
     }
+    terminated = total("terminated") / count
+    measured |= {"survival": 1.0 - terminated} if _legged(schema) else {"terminated": terminated}
     ranks = [_ranks(column)[codes[:, index]] for index, column in enumerate(values)]
     order = np.lexsort(ranks[::-1]) if ranks else np.zeros(1, np.int64)
 
@@ -206,4 +209,6 @@ def _listed(catalog: Catalog, rows: np.ndarray, names: list[str]) -> list[dict[s
 
 
 def _legged(schema: Schema) -> bool:
-    return tuple(schema.group_by) == TERRAIN_AND_SKILL
+    """Whether a terminated episode is a fall: of robots that follow commands on terrains."""
+    commanded = OBS in schema.names() and COMMAND in schema.field(OBS).slices
+    return commanded and tuple(schema.group_by) == TERRAIN_AND_SKILL

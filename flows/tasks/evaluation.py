@@ -443,11 +443,11 @@ class EvaluationPlan(ABC):
         """Raise ValueError unless the task gives what a network reads."""
         if self.obs_slices is None:
             return
-        if not network.layout.stored_slices.keys() & self.obs_slices.keys():
+        if network.layout.stored_slices.keys() != self.obs_slices.keys():
             raise ValueError(
-                f"{source.place} was trained on {data_of(source.folder)}, which observe "
-                f"{observed(network)}; the task {self.name} gives {listed(self.obs_slices)}: "
-                "--task names the task to evaluate on"
+                f"{source.place} was trained on {data_of(source.folder)} and reads "
+                f"{observed(network)}; the task {self.name} gives {listed(self.obs_slices)}; "
+                "--task names another task"
             )
         check_layout(network.layout, self.obs_slices, source.place)
 

@@ -87,7 +87,7 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
         "published": published(result["task"], result["set"], result["learner"]),
         "return": spread(result["return"], 2 if legged else 0, result["return_ci95"]),
         "success": spread(result["success"], 3, result["success_ci95"]),
-        "survival": spread(result["survival"], 3),
+        "survival": spread(result["survival"], 3) if legged else DASH,
         **_own(result.get("measures", {})),
         "test MSE": spread(result["test_mse"], 5),
         "test / train": _over(result["test_mse"], result.get("train_mse", _NONE)),
