@@ -55,6 +55,7 @@ from gaitforge.datasets.formats.sources import (
 )
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.s3 import Bucket, is_bucket_url, local_folder, push_store
 
@@ -164,6 +165,7 @@ def import_source(
     begin: Begin = no_progress,
     workers: int = WORKERS,
     drop_nan: bool = False,
+    described: Callable[[Schema], Schema] | None = None,
 ) -> Report:
     """Import a source of another project's format into a store; repeating it changes nothing.
 
@@ -176,6 +178,8 @@ def import_source(
         workers: threads that read and write parts; each holds a few times `sources.PART_BYTES`.
         drop_nan: leave out episodes with NaN or infinity, which are refused otherwise. The report's
             notes name them.
+        described: takes the source's schema, gives it with another robot and further attributes;
+            DatasetError where these do not fit.
 
     Raises:
         DatasetError: an unknown format or option, packages that are not installed, a source or
@@ -188,6 +192,8 @@ def import_source(
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
     importer = _opened(name, cls, str(source), options_of(cls.Options, options))
     with closing(importer):
+        if described is not None:
+            importer = _Described(importer, described(importer.schema))
         check_inside(Path(source), importer.files if Path(source).is_dir() else ())
         # A link stays a link: the store appears at its target.
         address = str(store) if is_bucket_url(store) else Path(store).resolve()
@@ -216,6 +222,31 @@ def import_source(
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
+
+
+class _Described(Importer):
+    """A source whose robot, and attributes of the schema, are not in its files."""
+
+    def __init__(self, importer: Importer, schema: Schema) -> None:
+        self._importer = importer
+        self.schema = schema
+        self.identity = importer.identity + schema.hash[:16]
+        self.files = importer.files
+        self.parts = importer.parts
+        self.carried = importer.carried
+        self.metadata = importer.metadata
+        self.selections = importer.selections
+        self.statistics = importer.statistics
+
+    def read_part(self, part: Span) -> PartInput:
+        """See `Importer`."""
+        read = self._importer.read_part(part)
+        rows = read.episodes
+        names = [self.schema.robot] * len(part.lengths)
+        if isinstance(rows, pa.Table):
+            index = rows.schema.get_field_index("robot")
+            return replace(read, episodes=rows.set_column(index, "robot", pa.array(names)))
+        return replace(read, episodes={**rows, "robot": names})
 
 
 def _opened(name: str, cls: type[Importer], source: str, options: Any) -> Importer:
