@@ -54,6 +54,13 @@ def test_the_task_of_the_how_to_page_is_whole(
     mine = json.loads(done("evaluate", "runs/it", *words, "--trust", "point:PointPlan"))
     assert (mine["task"], mine["episodes"], mine["policy"]) == ("point:PointPlan", 7, "it")
     assert mine["latency_us_median"] > 0
+    assert "point.zarr holds no data of a legged robot's task" in done(
+        "export", "runs/it", "out/it"
+    )
+    exported = json.loads(done("evaluate", "out/it", *words, "--trust", "point:PointPlan"))
+    assert exported["return"] == pytest.approx(mine["return"], rel=1e-4)
+    assert_refused(run("evaluate", "out/it"), "point:PointPlan", "--trust")
+    assert "survival" not in done("evaluate", "out/it", "--trust", "point:PointPlan")
     own = ("collect", "data/new.zarr", "--task", "point:PointPlan", "--skill", "runn")
     assert_refused(run(*own, "--robot", "nope"), "--skill, --robot have no effect")
     theirs = json.loads(done("evaluate", "damper", "--task", "point:PointPlan", *words))
