@@ -60,7 +60,7 @@ def test_a_policy_of_an_arm_is_exported_and_not_taken_for_a_legged_robots(
         assert not {"survival", "fell"} & set(shown.split())
     done(run, "train", store, "--out", trained, *TINY)
 
-    said = done(run, "export", trained, out)
+    said = done(run, "export", trained, out, "--formats", "onnx")
     assert said.count("demos.zarr (robomimic) holds no data of a legged robot's task") == 1
     policy = OnnxPolicy(out)
     assert policy.check_known_answers() <= 1e-5
@@ -72,7 +72,8 @@ def test_a_policy_of_an_arm_is_exported_and_not_taken_for_a_legged_robots(
         "object": {"start": 9, "stop": 12, "unit": None, "meaning": None},
     }
     assert (told["action"]["dim"], told["source"]["control_dt_s"]) == (7, 0.02)
-    assert json.loads(done(run, "export", trained, out, "--json"))["already_there"]
+    again = done(run, "export", trained, out, "--formats", "onnx", "--json")
+    assert json.loads(again)["already_there"]
 
     for place in (trained, out):
         assert_refused(
@@ -84,6 +85,7 @@ def test_a_policy_of_an_arm_is_exported_and_not_taken_for_a_legged_robots(
     assert_refused(run(*other), "reads projected_gravity", "export it without --robot")
 
 
+@pytest.mark.slow
 def test_logs_of_an_own_quadruped_keep_their_robot(tmp_path: Path, run: Run) -> None:
     source = write_logs(tmp_path / "logs.hdf5", LEGGED, 12)
     robot = own_robot(tmp_path / "robots" / "mine")
