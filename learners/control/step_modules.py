@@ -30,11 +30,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.export.onnx_policy import KEPT_ACTION
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.fcnet import FCNet, FourierLayer, dft_angles
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.learners.tokens import RETURN_TO_GO
+from gaitforge.learners.tokens import LAST_ACTION, RETURN_TO_GO
 
 
 # Recurrent state: a flat list of named tensors.
@@ -210,6 +209,10 @@ def _phase_tables(n_modes: int, context_len: int) -> tuple[Tensor, Tensor]:
 
 
 # Steps of any network, and of a whole policy.
+KEPT_ACTION = f"state_{LAST_ACTION}"
+"""Name of the last action in the state, if the policy keeps it."""
+
+
 class NetworkStep(nn.Module):
     """The pure step of any network whose state consists of tensors.
 

@@ -178,8 +178,7 @@ def import_source(
         workers: threads that read and write parts; each holds a few times `sources.PART_BYTES`.
         drop_nan: leave out episodes with NaN or infinity, which are refused otherwise. The report's
             notes name them.
-        described: takes the source's schema, gives it with another robot and further attributes;
-            DatasetError where these do not fit.
+        described: gives a schema with the robot that the source does not name, or DatasetError.
 
     Raises:
         DatasetError: an unknown format or option, packages that are not installed, a source or
@@ -190,10 +189,8 @@ def import_source(
     cls = importer_class(name)
     if "://" in str(source):
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
-    importer = _opened(name, cls, str(source), options_of(cls.Options, options))
+    importer = _opened(name, cls, str(source), options_of(cls.Options, options), described)
     with closing(importer):
-        if described is not None:
-            importer = _Described(importer, described(importer.schema))
         check_inside(Path(source), importer.files if Path(source).is_dir() else ())
         # A link stays a link: the store appears at its target.
         address = str(store) if is_bucket_url(store) else Path(store).resolve()
@@ -215,9 +212,7 @@ def import_source(
         else:
             remove_leftovers(address, work.origin)
             advance(steps)
-            manifests = [target.catalog().manifests[part_id] for part_id in work.part_ids]
-            episodes = sum(manifest.episodes for manifest in manifests)
-            steps = sum(manifest.steps for manifest in manifests)
+            episodes, steps = _stored_counts(target, work.part_ids)
         save_selections(address, importer.selections)
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
@@ -238,6 +233,10 @@ class _Described(Importer):
         self.selections = importer.selections
         self.statistics = importer.statistics
 
+    def close(self) -> None:
+        """See `Importer`."""
+        self._importer.close()
+
     def read_part(self, part: Span) -> PartInput:
         """See `Importer`."""
         read = self._importer.read_part(part)
@@ -249,15 +248,35 @@ class _Described(Importer):
         return replace(read, episodes={**rows, "robot": names})
 
 
-def _opened(name: str, cls: type[Importer], source: str, options: Any) -> Importer:
+def _stored_counts(store: Store, part_ids: Iterable[str]) -> tuple[int, int]:
+    """Episodes and steps of some parts of a store."""
+    manifests = [store.catalog().manifests[part_id] for part_id in part_ids]
+    episodes = sum(manifest.episodes for manifest in manifests)
+    return episodes, sum(manifest.steps for manifest in manifests)
+
+
+def _opened(
+    name: str,
+    cls: type[Importer],
+    source: str,
+    options: Any,
+    described: Callable[[Schema], Schema] | None,
+) -> Importer:
     """The reader of a source; a refusal names the format that the source seems to be of."""
     try:
-        return cls(source, options)
+        importer = cls(source, options)
     except DatasetError as error:
         formats = recognised_as(source)
         if not formats or name in formats:
             raise
         raise DatasetError(f"{error}; it seems to be of the format {listed(formats)}") from error
+    if described is None:
+        return importer
+    try:
+        return _Described(importer, described(importer.schema))
+    except DatasetError:
+        importer.close()
+        raise
 
 
 def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | None:
