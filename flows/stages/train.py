@@ -1,14 +1,17 @@
 """Training runs on selections of a store."""
 
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gaitforge.common.limits import Whole, check_ranges
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals, leads
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.settings import with_named
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.batches import training_fields
@@ -104,11 +107,20 @@ class TrainPlan:
 
 
 def run_training(
-    plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
+    plan: TrainPlan,
+    store_path: Path | str,
+    out: Path,
+    reporter: Reporter,
+    evaluate: Mapping[str, Any] | None = None,
+    expert: str = "",
 ) -> TrainResult:
     """Train in `out`, or resume the run there; a finished run returns at once.
 
     Under `torchrun` every process calls this; the first one writes.
+
+    Args:
+        evaluate: settings of the evaluation that the run's record keeps, which is on the cells of
+            the episodes; expert: the record's expert, empty for the one that collected them.
 
     Raises:
         ValueError: another process trains in `out`, or as `TrainPlan.selection` and `train`.
@@ -119,7 +131,9 @@ def run_training(
     with training_lock(out) if leads() else nullcontext():
         # The trainer refuses a folder with another run; its plan must survive that.
         if leads() and not (out / PLAN).exists():
-            _write_plan(plan, store_path, selection, out)
+            _write_plan(
+                plan, store_path, selection, out, _evaluated(selection, evaluate or {}, expert)
+            )
             if note := split_note(plan.config, selection):
                 reporter.say(note)
         with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
@@ -131,9 +145,26 @@ def run_training(
             return train(plan.config, selection, out, report, reporter.say)
 
 
-def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
-    version = selection.store.info()
+def _evaluated(selection: Selection, settings: Mapping[str, Any], expert: str) -> dict[str, object]:
+    """What a run's record says of its evaluation: the task, the plan, and the episodes' expert."""
     evaluation = evaluation_of(selection.store)
+    if evaluation is None:
+        return {"task": None, "evaluation": None, "expert": ""}
+    with suppress(ValueError):  # cells that this program cannot simulate
+        evaluation = with_named(evaluation.trained_on(selection), settings)
+    with suppress(ValueError):  # robots or code that are not here, or not trusted
+        expert = expert or evaluation.collecting_expert(selection)
+    return {"task": evaluation.kind, "evaluation": evaluation, "expert": expert}
+
+
+def _write_plan(
+    plan: TrainPlan,
+    store_path: Path | str,
+    selection: Selection,
+    out: Path,
+    evaluated: Mapping[str, object],
+) -> None:
+    version = selection.store.info()
     record = {
         "plan": plan,
         "store": Path(store_path).name,
@@ -141,7 +172,6 @@ def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, o
         "schema_version": version.schema_version,
         "selection": selection.hash,
         "robot": selection.schema.robot,
-        "task": None if evaluation is None else evaluation.kind,
-        "evaluation": evaluation,
+        **evaluated,
     }
     write_record(out / PLAN, record | provenance())
