@@ -54,6 +54,9 @@ def test_the_task_of_the_how_to_page_is_whole(
     mine = json.loads(done("evaluate", "runs/it", *words, "--trust", "point:PointPlan"))
     assert (mine["task"], mine["episodes"], mine["policy"]) == ("point:PointPlan", 7, "it")
     assert mine["latency_us_median"] > 0
+    told = done("evaluate", "runs/it", *words[:2], "--trust", "point:PointPlan").splitlines()
+    assert told[-1].startswith("evaluated on task point: ")
+    assert "7" in told[-1]
     own = ("collect", "data/new.zarr", "--task", "point:PointPlan", "--skill", "runn")
     assert_refused(run(*own, "--robot", "nope"), "--skill, --robot have no effect")
     theirs = json.loads(done("evaluate", "damper", "--task", "point:PointPlan", *words))
