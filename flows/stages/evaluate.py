@@ -1,18 +1,20 @@
 """Closed-loop evaluation: any policy on the episodes of its task, once."""
 
+import inspect
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gaitforge import collectors
 from gaitforge.collectors.policy import Policy, TaskPolicy
-from gaitforge.common.files import cache_folder
+from gaitforge.common.files import cache_folder, sha256_file
 from gaitforge.common.trust import UntrustedCodeError, naming
 from gaitforge.flows.intervals import ratio, ratio_interval
 from gaitforge.flows.progress import Reporter
@@ -38,6 +40,7 @@ from gaitforge.flows.tasks.evaluation import (
 from gaitforge.learners.training.train import torch_threads
 
 LATENCY_REPEATS = 1000
+_COUNTED = (".py", ".xml", ".json")
 EVALUATION = "evaluation.json"
 """File of its evaluation in a training run's folder."""
 
@@ -104,14 +107,15 @@ def shared_evaluation(
 ) -> PolicyEvaluation:
     """The evaluation of a policy that several are compared with, from the user's cache if there.
 
-    Its file's name is a hash of the weights, the plan, and all versions that the episodes depend
-    on. A file that is damaged is made again.
+    Its file's name is a hash of the weights, the plan, and all code and versions that the episodes
+    depend on. A file that is damaged is made again.
 
     Raises:
         ValueError: as `evaluate_policy`.
     """
-    versions = {"content": plan.content(), "provenance": provenance()}
-    key = digest({**evaluation_key(plan, plan.key(source)), **versions, "name": source.name})
+    made_by = {"content": plan.content(), "files": _own_files(type(plan)), **provenance()}
+    made_by.pop("git_revision")  # of whatever repository the program is in
+    key = digest({**evaluation_key(plan, plan.key(source)), **made_by, "name": source.name})
     path = cache_folder() / "evaluations" / f"{key}.json"
     kept = _intact(path) if source.is_known else None
     if kept is not None:
@@ -121,6 +125,14 @@ def shared_evaluation(
         with suppress(ValueError):  # the folder cannot be written
             write_record(path, {"evaluation": evaluation, "digest": digest(evaluation)})
     return evaluation
+
+
+@cache
+def _own_files(kind: type[EvaluationPlan]) -> str:
+    """A hash of the files of the simulators, and of the task's folder."""
+    folders = [Path(collectors.__file__).parent, Path(inspect.getfile(kind)).parent]
+    files = [path for root in folders for path in root.rglob("*") if path.suffix in _COUNTED]
+    return digest([[path.name, sha256_file(path)] for path in sorted(files)])
 
 
 def _intact(path: Path) -> PolicyEvaluation | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT
-from gaitforge.common.extensions import code_hash, function_key, named_function
+from gaitforge.common.extensions import function_key, module_version, named_function
 from gaitforge.common.files import sha256_file
 from gaitforge.common.limits import Range, Whole, check_ranges
 from gaitforge.common.trust import naming
@@ -386,7 +386,7 @@ class EvaluationPlan(ABC):
 
         A kept evaluation that is shared by several runs is used only where they are the same.
         """
-        return {"code": code_hash([type(self).__module__])}
+        return {"code": module_version(type(self).__module__)}
 
     @abstractmethod
     def expert_hash(self, name: str) -> str:

@@ -16,15 +16,22 @@ from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.common.trust import trusting
+from gaitforge.common.trust import UntrustedCodeError, trusting
 from gaitforge.flows.intervals import combined_interval, mean_interval, success_interval
 from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.plans import PLAN as PLAN_FILE
 from gaitforge.flows.records.plans import record_from_tree
-from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy, is_evaluated
+from gaitforge.flows.records.records import to_tree, write_record
+from gaitforge.flows.stages.evaluate import (
+    compared_policy,
+    control_latency,
+    evaluate_policy,
+    is_evaluated,
+)
 from gaitforge.flows.tasks.evaluation import (
     CLASS,
     EXPERT,
+    RUN,
     Cell,
     PolicyEvaluation,
     PolicySource,
@@ -167,6 +174,23 @@ def test_an_expert_of_another_robot_is_refused_before_anything_is_simulated() ->
         assert isinstance(policy, ExpertPolicy)
         assert policy.robot.name == robot
     assert replace(PLAN, robot="aliengo").key(EXPERT_SOURCE) == PLAN.key(EXPERT_SOURCE)
+
+
+def test_a_policy_is_compared_with_who_collected_its_episodes(tmp_path: Path) -> None:
+    source = PolicySource("run", RUN, str(tmp_path))
+
+    def compared(robot: str, **record: str) -> tuple[str, str]:
+        write_record(tmp_path / PLAN_FILE, {"robot": robot, **record})
+        policy, plan = compared_policy(source, replace(PLAN, reset_every=64), EXPERT)
+        assert (policy.name, plan.reset_every) == (EXPERT, 0)
+        return policy.place, getattr(plan, "robot", "")
+
+    assert compared("aliengo", expert="aliengo-weak") == ("aliengo-weak", "aliengo")
+    assert compared("go1") == ("go1-locomotion", "go1"), "a run of an older version"
+    with pytest.raises(UntrustedCodeError, match="evil:Code"):
+        compared("aliengo", expert="evil:Code")
+    with pytest.raises(ValueError, match=r"gone.*another policy to compare with: --against"):
+        compared("aliengo", expert=str(tmp_path / "gone.safetensors"))
 
 
 def test_an_evaluation_comes_back_from_its_file() -> None:

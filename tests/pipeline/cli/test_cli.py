@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets import open_store
 from gaitforge.flows.records.records import TRAINING_LOCK
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.cli.main import SHORT_NAMES, build_parser
 from gaitforge.pipeline.cli.parsing.parser import RUNNERS_TITLE
-from tests.pipeline.command_line import SMALL_MODEL, Outcome, Run, assert_refused
+from tests.pipeline.command_line import SMALL_MODEL, TINY_GRID, Outcome, Run, assert_refused, call
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -96,6 +98,12 @@ def test_a_training_keeps_its_settings_and_its_folder(run: Run, store: Path, tra
     with exclusive_lock(trained / TRAINING_LOCK):
         second = run("train", store, "--out", trained, "--steps", "2")
     assert_refused(second, "another process trains in")
+
+
+def test_the_expert_of_episodes_is_who_collected_them(tmp_path: Path) -> None:
+    path = tmp_path / "weak.zarr"
+    assert call("collect", path, *TINY_GRID, "--expert", "aliengo-weak") == 0
+    assert LeggedEvaluation().collecting_expert(open_store(path).select()) == "aliengo-weak"
 
 
 def test_evaluation_of_a_run_and_of_an_expert(run: Run, trained: Path) -> None:
