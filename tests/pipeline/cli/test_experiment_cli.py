@@ -119,6 +119,7 @@ def test_an_evaluation_of_a_run_says_what_the_report_says(
         shown = capsys.readouterr()
         return json.loads(shown.out), "evaluate expert" in shown.err
 
+    made: dict[str, Any] = {}
     for number, row in enumerate(rows):
         made, is_new = evaluated(row)
         assert is_new == (number == 0), "the second policy does not pay for the expert"
