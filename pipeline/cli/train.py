@@ -50,7 +50,7 @@ from gaitforge.pipeline.terminal import show
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.expert_training import BodyResult
-    from gaitforge.flows.tasks.evaluation import PolicyEvaluation, PolicySource
+    from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, PolicySource
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.learners.training.train import TrainResult
 
@@ -195,20 +195,11 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     )
     from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.tasks.evaluation import RUN
-    from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
     policy = Path(arguments.policy)
     out = arguments.out
     words = arguments.words
-    default = run_evaluation(policy)
-    task = arguments.task
-    plan = (
-        default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
-    )
-    if arguments.plan:
-        plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
-    values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
-    plan = override(with_named(plan, values), arguments.settings)
+    plan = _evaluation_plan(arguments)
     of_simulator(arguments, plan)
     source = plan.source(arguments.policy, "last")
     if source.kind == RUN:
@@ -244,6 +235,21 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
         done=lambda: out is not None and is_evaluated(source, plan, out),
     )
     return CommandWork(folder, [stage], result, words)
+
+
+def _evaluation_plan(arguments: argparse.Namespace) -> "EvaluationPlan":
+    """The plan that the run's record, the task or a file has, with the options' values."""
+    from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
+
+    default = run_evaluation(Path(arguments.policy))
+    task = arguments.task
+    plan = (
+        default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
+    )
+    if arguments.plan:
+        plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
+    values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
+    return override(with_named(plan, values), arguments.settings)
 
 
 def _means(record: Mapping[str, Any]) -> list[str]:
