@@ -25,6 +25,7 @@ from gaitforge.flows.records.records import (
     kept_evaluation,
     provenance,
     read_record,
+    to_tree,
     write_record,
 )
 from gaitforge.flows.tasks.evaluation import (
@@ -181,13 +182,15 @@ def shares(record: Mapping[str, Any], compared: Mapping[str, Any], place: str) -
         )
     ]
     told = {name: compared[name] for name in ("policy", "return", "return_ci95", "success")}
-    return {
-        **record,
-        "cells": cells,
-        "return_fraction": ratio(record["return"], compared["return"]),
-        "return_fraction_ci95": interval,
-        "against": {**told, "place": place},
-    }
+    return to_tree(
+        {
+            **record,
+            "cells": cells,
+            "return_fraction": ratio(record["return"], compared["return"]),
+            "return_fraction_ci95": interval,
+            "against": {**told, "place": place},
+        }
+    )
 
 
 # The policies that score 0 and 100.

@@ -506,7 +506,7 @@ def measured(
         for name in ("return", "success")
     )
     low_high = _up_to(most, low_high)
-    rows = [row | {"return_ci95": _up_to(most, row["return_ci95"])} for row in rows]
+    rows = [to_tree({**row, "return_ci95": _up_to(most, row["return_ci95"])}) for row in rows]
     episodes = [episode for cell in cells for episode in cell.episodes]
     steps = sum(episode.length for episode in episodes)
     return PolicyEvaluation(

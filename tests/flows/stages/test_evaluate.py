@@ -116,7 +116,7 @@ def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
     for cell, returns in zip(made.cells, made.returns, strict=True):
         assert cell["return"] == np.mean(returns)
         low, high = mean_interval(returns) or (0.0, 0.0)
-        assert cell["return_ci95"] == (low, min(high, LARGEST_RETURN))
+        assert cell["return_ci95"] == [low, min(high, LARGEST_RETURN)]
         assert cell["success_ci95"] == list(success_interval(round(cell["success"] * 3), 3))
     means = [cell["return"] for cell in made.cells]
     low, high = combined_interval(means, [mean_interval(each) for each in made.returns]) or (0, 0)
