@@ -195,7 +195,14 @@ class LearnerRun:
             chosen = self.experiment.chosen_settings(self.learner)
             unset = {name: value for name, value in measured.items() if name not in chosen}
             config = replace(config, **unset)
-        run_training(TrainPlan(select, config), self.store, self.folder, reporter)
+        plan = TrainPlan(select, config)
+        evaluate = {
+            name: value
+            for name, value in self.experiment.evaluate.items()
+            if name not in _NOT_RECORDED
+        }
+        expert = self.experiment.scoring_expert
+        run_training(plan, self.store, self.folder, reporter, evaluate, expert)
 
     def measure(self, reporter: Reporter) -> Pace:
         """Measure the learner's speed once, and the steps that fit into `train_s`."""
@@ -327,6 +334,8 @@ class LearnerRun:
 
 
 _OF_ASKING = ("target", "asked")
+_NOT_RECORDED = ("robot", "threads")
+"""Settings of an experiment's evaluation that are not for each run: its store names the robot."""
 
 
 def tested_with(config: TrainConfig) -> dict[str, str]:

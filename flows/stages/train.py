@@ -1,7 +1,7 @@
 """Training runs on selections of a store."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from gaitforge.datasets import Schema, Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals, leads
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.settings import with_named
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.batches import training_fields
@@ -107,11 +108,20 @@ class TrainPlan:
 
 
 def run_training(
-    plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
+    plan: TrainPlan,
+    store_path: Path | str,
+    out: Path,
+    reporter: Reporter,
+    evaluate: Mapping[str, Any] | None = None,
+    expert: str = "",
 ) -> TrainResult:
     """Train in `out`, or resume the run there; a finished run returns at once.
 
     Under `torchrun` every process calls this; the first one writes.
+
+    Args:
+        evaluate: settings of the evaluation that the run's record keeps, which is on the cells of
+            the episodes; expert: the record's expert, empty for the one that collected them.
 
     Raises:
         ValueError: another process trains in `out`, or as `TrainPlan.selection` and `train`.
@@ -122,7 +132,9 @@ def run_training(
     with training_lock(out) if leads() else nullcontext():
         # The trainer refuses a folder with another run; its plan must survive that.
         if leads() and not (out / PLAN).exists():
-            _write_plan(plan, store_path, selection, out)
+            _write_plan(
+                plan, store_path, selection, out, _evaluated(selection, evaluate or {}, expert)
+            )
             if note := split_note(plan.config, selection):
                 reporter.say(note)
         with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
@@ -134,9 +146,26 @@ def run_training(
             return train(plan.config, selection, out, report, reporter.say)
 
 
-def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
-    version = selection.store.info()
+def _evaluated(selection: Selection, settings: Mapping[str, Any], expert: str) -> dict[str, object]:
+    """What a run's record says of its evaluation: the task, the plan, and the episodes' expert."""
     evaluation = evaluation_of(selection.store)
+    if evaluation is None:
+        return {"task": None, "evaluation": None, "expert": ""}
+    with suppress(ValueError):  # cells that this program cannot simulate
+        evaluation = with_named(evaluation.trained_on(selection), settings)
+    with suppress(ValueError):  # robots or code that are not here, or not trusted
+        expert = expert or evaluation.collecting_expert(selection)
+    return {"task": evaluation.kind, "evaluation": evaluation, "expert": expert}
+
+
+def _write_plan(
+    plan: TrainPlan,
+    store_path: Path | str,
+    selection: Selection,
+    out: Path,
+    evaluated: Mapping[str, object],
+) -> None:
+    version = selection.store.info()
     record = {
         "plan": plan,
         "store": Path(store_path).name,
@@ -147,8 +176,7 @@ def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, o
         "own_robots": _own_robot(selection.schema),
         "format": selection.schema.attributes.get("format"),
         "control_dt_s": selection.schema.control_dt_s,
-        "task": None if evaluation is None else evaluation.kind,
-        "evaluation": evaluation,
+        **evaluated,
     }
     write_record(out / PLAN, record | provenance())
 

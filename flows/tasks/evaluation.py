@@ -9,7 +9,7 @@ an expert.
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -19,7 +19,7 @@ import numpy as np
 from gaitforge.collectors.policy import StoredObservation
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, ROBOTS, is_robot, stored_robot
 from gaitforge.common.errors import listed
-from gaitforge.common.extensions import function_key, named_function
+from gaitforge.common.extensions import function_key, module_version, named_function
 from gaitforge.common.files import sha256_file
 from gaitforge.common.limits import Range, Whole, check_ranges
 from gaitforge.common.trust import naming
@@ -200,6 +200,12 @@ def observed(network: PolicyNetwork) -> str:
     return listed([f"{name} ({stop - start})" for name, (start, stop) in slices], 8)
 
 
+def recorded_expert(source: PolicySource) -> str:
+    """The expert of a run's episodes by the run's record; "" for none, or another policy."""
+    record = (read_record(source.folder / PLAN) or {}) if source.kind == RUN else {}
+    return str(record.get("expert") or "")
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a training run or an exported policy, or one ships by that name."""
     folder = run_folder(folder)
@@ -324,6 +330,7 @@ class EvaluationPlan(ABC):
         action_limit: trained policies' actions are clipped to it.
         falls: whether an episode that terminates is a fall, so that people read of survival.
         measures: the cells' own measures that an experiment tells, of each "group" of cells.
+        largest_return: the largest that an episode can have, where known; intervals end there.
         return_target: of a return-conditioned policy, in units of the return that scores 100, or
             without references of the return that it was trained with.
         references: the returns that score 0 and 100.
@@ -340,6 +347,7 @@ class EvaluationPlan(ABC):
     action_limit: ClassVar[float] = inf
     falls: ClassVar[bool] = False
     measures: ClassVar[tuple[str, ...]] = ()
+    largest_return: ClassVar[float] = inf
 
     return_target: Annotated[float, Range()] = 1.0
     references: References | None = None
@@ -348,6 +356,16 @@ class EvaluationPlan(ABC):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def __str__(self) -> str:
+        usual = {field.name: field.default for field in fields(EvaluationPlan)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        told = [
+            f"{name.replace('_', ' ')} {_in_words(value)}"
+            for name, value in values.items()
+            if _in_words(value) and (name not in usual or value != usual[name])
+        ]
+        return ": ".join(filter(None, [f"task {self.name}", ", ".join(told)]))
 
     @property
     def name(self) -> str:
@@ -383,6 +401,30 @@ class EvaluationPlan(ABC):
     def scoring_expert(self, among: Selection) -> str:
         """The policy that scores 100 where an experiment names none; "" for the task's own."""
         return ""
+
+    def trained_on(self, selection: Selection) -> Self:
+        """The plan on the cells of the episodes that a policy learns from."""
+        return self
+
+    def collecting_expert(self, selection: Selection) -> str:
+        """The policy that collected most of the episodes, where known; else one that scores 100."""
+        return self.scoring_expert(selection) or self.expert
+
+    def comparable(self, source: PolicySource) -> Self:
+        """The plan for other policies on the same episodes, without a trained policy's settings."""
+        usual = {field.name: field.default for field in fields(EvaluationPlan)}
+        return replace(self, **{name: usual[name] for name in _OF_THE_POLICY})
+
+    def usual_expert(self) -> str:
+        """The expert that a policy is compared with where its record names none."""
+        return self.expert
+
+    def content(self) -> Mapping[str, str]:
+        """Versions and hashes of what the episodes depend on, besides plan, policy and `versions`.
+
+        A kept evaluation that is shared by several runs is used only where they are the same.
+        """
+        return {"code": module_version(type(self).__module__)}
 
     @abstractmethod
     def expert_hash(self, name: str) -> str:
@@ -514,6 +556,21 @@ class EvaluationPlan(ABC):
 
 
 _MEANS = ("return", "success", "survival", "length")
+_OF_THE_POLICY = ("return_target", "reset_every", "guidance")
+
+
+def _in_words(value: object) -> str:
+    """A setting's value as text; "" for none."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_in_words(entry)}" for name, entry in value.items())
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_in_words, value))
+    return "" if value is None else str(value)
+
+
+def _up_to(most: float, limits: Interval | None) -> Interval | None:
+    """An interval that ends at the largest possible value at the latest."""
+    return limits and (limits[0], min(limits[1], most))
 
 
 def measured(
@@ -526,6 +583,7 @@ def measured(
 ) -> PolicyEvaluation:
     """The record of a plan's episodes."""
     rows = [cell.row(source.name) for cell in cells]
+    most = plan.largest_return
     references = plan.known_references()
     counted = [row for row, cell in zip(rows, cells, strict=True) if not cell.beside]
     means = {name: float(np.mean([row[name] for row in counted])) for name in _MEANS}
@@ -534,6 +592,8 @@ def measured(
         combined_interval([row[name] for row in counted], [row[f"{name}_ci95"] for row in counted])
         for name in ("return", "success")
     )
+    low_high = _up_to(most, low_high)
+    rows = [to_tree({**row, "return_ci95": _up_to(most, row["return_ci95"])}) for row in rows]
     episodes = [episode for cell in cells for episode in cell.episodes]
     steps = sum(episode.length for episode in episodes)
     return PolicyEvaluation(

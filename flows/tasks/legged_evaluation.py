@@ -6,6 +6,7 @@
 It is a plan of its own beside `LeggedPlan`, whose records and names of parts stay as they are.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
@@ -26,6 +27,7 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.collectors.legged.rollout import EvaluationGrid, cell_measures, evaluate
+from gaitforge.collectors.physics import released_version
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.robot import (
     DEFAULT_ROBOT,
@@ -35,9 +37,12 @@ from gaitforge.collectors.robots.robot import (
     body_vector,
     is_robot,
     list_robots,
+    load_robot,
     load_robots,
 )
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import listed
 from gaitforge.common.limits import Positive, Range
@@ -65,6 +70,24 @@ from gaitforge.learners.policy_network import PolicyNetwork
 
 
 # Evaluation on a grid of terrains, skills and levels.
+def cells_of(selection: Selection) -> dict[str, Any]:
+    """The terrains, skills and levels of some episodes, in the order of reports."""
+    table = selection.episodes("terrain", "skill", "level")
+
+    def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
+        names = set(table.column(column).to_pylist())
+        return tuple(sorted(names, key=[*order, *sorted(names)].index))
+
+    levels = tuple(sorted(table.column("level").unique().to_pylist()))
+    terrains = present("terrain", [*TERRAINS])
+    return {"terrains": terrains, "skills": present("skill", [*SKILLS]), "levels": levels}
+
+
+def middle(levels: Sequence[int]) -> int:
+    """The middle one of terrain levels; of an even number the lower one."""
+    return sorted(levels)[(len(levels) - 1) // 2]
+
+
 @dataclass(frozen=True)
 class LeggedEvaluation(EvaluationPlan):
     """What to evaluate policies of legged robots on.
@@ -80,6 +103,7 @@ class LeggedEvaluation(EvaluationPlan):
     expert = DEFAULT_EXPERT
     obs_slices = POLICY_SLICES
     falls = True
+    largest_return = LARGEST_RETURN
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
@@ -124,6 +148,47 @@ class LeggedEvaluation(EvaluationPlan):
             return ",".join(shipped)
         plans = (record["plan"] for record in plan_records(among.store.address))
         return next((str(plan["expert"]) for plan in plans if plan.get("expert")), "")
+
+    def trained_on(self, selection: Selection) -> Self:
+        """See `EvaluationPlan.trained_on`: at the middle one of the episodes' levels.
+
+        Raises:
+            ValueError: terrains or skills that this program cannot simulate.
+        """
+        cells = cells_of(selection)
+        return replace(
+            self, grid=replace(self.grid, **{**cells, "levels": (middle(cells["levels"]),)})
+        )
+
+    def collecting_expert(self, selection: Selection) -> str:
+        """See `EvaluationPlan.collecting_expert`; where it has no record, a robot's shipped one."""
+        episodes = Counter(selection.episodes("part").column("part").to_pylist())
+        counts = Counter[str]()
+        for record in plan_records(selection.store.address):
+            if expert := record["plan"].get("expert"):
+                counts[str(expert)] += sum(episodes[part] for part in record["parts"])
+        [(expert, count)] = counts.most_common(1) or [("", 0)]
+        known = count or len(counts) == 1  # the parts of a compacted store have other names
+        return expert if expert and known else super().collecting_expert(selection)
+
+    def comparable(self, source: PolicySource) -> Self:
+        """See `EvaluationPlan.comparable`: on the policy's robot."""
+        plan = super().comparable(source)
+        card = self.card_of(source)
+        shipped = card.name in list_robots() and load_robot(card.name).path == card.path
+        return replace(plan, robot=card.name if shipped else absolute_robot(str(card.path)))
+
+    def usual_expert(self) -> str:
+        """See `EvaluationPlan.usual_expert`: the shipped one of the plan's robot."""
+        names = [card.name for card in load_robots(self.robot)] if self.robot else []
+        return next(iter(shipped_experts(names)), self.expert)
+
+    def content(self) -> Mapping[str, str]:
+        """See `EvaluationPlan.content`: of the simulator, and of the files of an own robot."""
+        own = [] if self.robot in ("", *list_robots()) else load_robots(self.robot)
+        files = [file.read_bytes().hex() for card in own for file in (card.path, card.mjcf_path)]
+        simulator = str(released_version(self.sim))
+        return {**super().content(), "simulator": simulator, "robot": digest(files)}
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`; ValueError, too, for an expert of another robot."""

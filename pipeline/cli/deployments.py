@@ -189,6 +189,7 @@ def evaluate(  # noqa: PLR0913 - a form has as many
     episodes: Positive | None = None,
     seed: Whole | None = None,
     threads: Positive | None = None,
+    against: Place | None = None,
     beside: Place | None = None,
     out: Place | None = None,
     plan: Place | None = None,

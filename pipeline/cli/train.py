@@ -33,10 +33,8 @@ from gaitforge.pipeline.cli.parsing.options import (
     SEED,
     SELECTION,
     SIMULATOR,
-    SKILL,
     STEPS,
     STORE,
-    TERRAIN,
     THREADS,
     WHERE,
     needs,
@@ -46,13 +44,13 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.values import numbers, of_simulator
+from gaitforge.pipeline.cli.parsing.values import names, numbers, of_simulator
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.terminal import show
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.expert_training import BodyResult
-    from gaitforge.flows.tasks.evaluation import PolicyEvaluation, PolicySource
+    from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, PolicySource
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.learners.training.train import TrainResult
 
@@ -142,12 +140,30 @@ def models_command(arguments: argparse.Namespace) -> None:
     ROBOT,
     SIMULATOR,
     RANDOMISATION,
-    TERRAIN,
-    SKILL,
-    option("--level", "terrain levels, e.g. 0,2,5-9 (default: 4, the middle one)", numbers),
+    option(
+        "--terrain",
+        "terrains, comma-separated (default: those that the run was trained on, or all)",
+        names,
+    ),
+    option(
+        "--skill",
+        "skills, comma-separated (default: those that the run was trained on, or all)",
+        names,
+    ),
+    option(
+        "--level",
+        "terrain levels, e.g. 0,2,5-9 (default: 4; of a run the middle one of its episodes)",
+        numbers,
+    ),
     EPISODES,
     SEED,
     THREADS,
+    option(
+        "--against",
+        "tell the return as a share of another policy's on the same episodes: expert (who "
+        "collected what the run was trained on), a run's folder, or a policy by name",
+        metavar="RUN",
+    ),
     option(
         "--beside",
         "with several robots: experts of these robots, whose returns are the measure",
@@ -169,25 +185,21 @@ def models_command(arguments: argparse.Namespace) -> None:
 def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a policy in closed loop on held-out episodes of its task."""
     from gaitforge.collectors.robots.robot import load_robots
-    from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy, is_evaluated
+    from gaitforge.flows.stages.evaluate import (
+        EVALUATION,
+        compared_policy,
+        evaluate_beside,
+        is_evaluated,
+        shared_evaluation,
+        shares,
+    )
     from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.tasks.evaluation import RUN
-    from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
     policy = Path(arguments.policy)
     out = arguments.out
     words = arguments.words
-    default = run_evaluation(policy)
-    task = arguments.task
-    if default is None and task is None and arguments.plan is None:
-        _check_legged(policy)
-    plan = (
-        default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
-    )
-    if arguments.plan:
-        plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
-    values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
-    plan = override(with_named(plan, values), arguments.settings)
+    plan = _evaluation_plan(arguments)
     of_simulator(arguments, plan)
     source = plan.source(arguments.policy, "last")
     if source.kind == RUN:
@@ -199,12 +211,17 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     robot = getattr(plan, "robot", "")
     if robot and len(load_robots(robot)) > 1:  # of the legged task alone
         return _bodies_work(arguments, source, cast("LeggedEvaluation", plan), out, words)
+    compared = compared_policy(source, plan, arguments.against) if arguments.against else None
 
-    def result(evaluation: "PolicyEvaluation | None") -> Result:
+    def result(evaluations: "Sequence[PolicyEvaluation | None] | None") -> Result:
+        evaluation, other = evaluations or (None, None)
         if evaluation is None and out is not None:
             record = read_record(out) or {}
         else:
             record = to_tree(evaluation)
+        if compared is not None:
+            other = other or shared_evaluation(*compared, Silent())
+            record = shares(record, to_tree(other), compared[0].place)
         lines = (*_means(record), f"evaluated on {plan}")
         message = f"return {record['return']:.2f}, success {record['success']:.0%}"
         where = {"title": "evaluation", "about": folder, "view": out, "message": message}
@@ -214,12 +231,30 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
 
     stage = CommandStage(
         "evaluate",
-        run=partial(evaluate_policy, source, plan, path=out),
+        run=partial(evaluate_beside, source, plan, compared, path=out),
         place=out.absolute() if out else None,
         reads=(folder.absolute(),),
         done=lambda: out is not None and is_evaluated(source, plan, out),
     )
     return CommandWork(folder, [stage], result, words)
+
+
+def _evaluation_plan(arguments: argparse.Namespace) -> "EvaluationPlan":
+    """The plan that the run's record, the task or a file has, with the options' values."""
+    from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
+
+    policy = Path(arguments.policy)
+    default = run_evaluation(policy)
+    task = arguments.task
+    if default is None and task is None and arguments.plan is None:
+        _check_legged(policy)
+    plan = (
+        default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
+    )
+    if arguments.plan:
+        plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
+    values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
+    return override(with_named(plan, values), arguments.settings)
 
 
 def _check_legged(policy: Path) -> None:
@@ -237,24 +272,42 @@ def _check_legged(policy: Path) -> None:
 
 def _means(record: Mapping[str, Any]) -> list[str]:
     """The means of an evaluation in words, and those of each group of its cells."""
-    from gaitforge.pipeline.report.pages import fixed, interval
+    from gaitforge.pipeline.report.pages import fixed
 
+    returned = _with_interval(record["return"], record["return_ci95"])
+    succeeded = _with_interval(record["success"], record["success_ci95"])
+    few = "" if record["return_ci95"] else "; that of a return needs two episodes per cell"
     lines = [
-        f"\n{record['policy']}: return {fixed(record['return'])} "
-        f"({interval(record['return_ci95'])}), success {fixed(record['success'])} "
-        f"({interval(record['success_ci95'])}); means over {amount(len(record['cells']), 'cell')}, "
-        "in brackets 95 % intervals"
+        f"\n{record['policy']}: return {returned}, success {succeeded}; means over "
+        f"{amount(len(record['cells']), 'cell')}, in brackets 95 % intervals{few}"
     ]
+    if (other := record.get("against")) is not None:
+        name = " ".join(dict.fromkeys([other["policy"], other["place"]]))
+        share = record["return_fraction"]
+        told = f"the return of {name}, {_with_interval(other['return'], other['return_ci95'])}"
+        if share is None:
+            lines.append(f"no share of {told}, which is not above 0")
+        else:
+            shared = _with_interval(share, record["return_fraction_ci95"], 3)
+            lines.append(f"{shared} of {told}")
     if (scale := record["references"]) is not None:
+        score = _with_interval(record["score"], record["score_ci95"])
         lines.append(
-            f"score {fixed(record['score'])} ({interval(record['score_ci95'])}); 0 is a return of "
-            f"{fixed(scale['zero'])}, 100 of {fixed(scale['hundred'])}, from {scale['source']}"
+            f"reference score {score}; 0 is a return of {fixed(scale['zero'])}, 100 of "
+            f"{fixed(scale['hundred'])}, from {scale['source']}"
         )
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in record["cells"]:
         if "group" in row:
             groups.setdefault(row["group"], []).append(row)
     return [*lines, *(f"{name}: {_row_means(rows, 'cell')}" for name, rows in groups.items())]
+
+
+def _with_interval(value: float, bounds: Sequence[float] | None, digits: int = 2) -> str:
+    """A mean, and in brackets its interval, if there is one."""
+    from gaitforge.pipeline.report.pages import fixed, interval
+
+    return fixed(value, digits) + (f" ({interval(bounds, digits)})" if bounds else "")
 
 
 def _bodies_work(
@@ -271,6 +324,8 @@ def _bodies_work(
     from gaitforge.flows.tasks.legged import LeggedPlan
 
     robots = load_robots(plan.robot)
+    if arguments.against:
+        raise ValueError("--against compares on one robot; of several, --beside names the experts")
     experts = {}
     if beside := arguments.beside:
         pairs = LeggedPlan(expert=beside, robot=plan.robot).pairs()

@@ -60,7 +60,11 @@ def test_the_task_of_the_how_to_page_is_whole(
     exported = json.loads(done("evaluate", "out/it", *words, "--trust", "point:PointPlan"))
     assert exported["return"] == pytest.approx(mine["return"], rel=1e-4)
     assert_refused(run("evaluate", "out/it"), "point:PointPlan", "--trust")
-    assert "survival" not in done("evaluate", "out/it", "--trust", "point:PointPlan")
+    told = done("evaluate", "out/it", *words[:2], "--trust", "point:PointPlan")
+    assert "survival" not in told
+    last = told.splitlines()[-1]
+    assert last.startswith("evaluated on task point: ")
+    assert "7" in last
     own = ("collect", "data/new.zarr", "--task", "point:PointPlan", "--skill", "runn")
     assert_refused(run(*own, "--robot", "nope"), "--skill, --robot have no effect")
     theirs = json.loads(done("evaluate", "damper", "--task", "point:PointPlan", *words))

@@ -84,6 +84,7 @@ query {store} --list --sort retrun | unknown column 'retrun'; nearest: return
 query {store} --sort return | --sort is for --list
 query {store} --list --group-by level | --group-by and --list exclude each other
 query {store} --selection {store}/zarr.json | is not a saved selection
+query {store} --selection nope.json | no file nope.json
 query {store} --parquet {store}/zarr.json | is inside the store
 query {store} --save {store}/parts/saved.json | is inside the store
 query {store} --save /dev/full | it is not a file
