@@ -72,7 +72,10 @@ def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
     seed = config.seed if config.split_seed is None else config.split_seed
     training, held_out = selection.split(fraction, seed)
     if len(training) == 0:
-        raise ValueError(f"no episode to train on, of {len(selection)} selected")
+        raise ValueError(
+            f"no episode to train on, of {len(selection)} selected: held_out_fraction {fraction:g} "
+            "holds all out; --set config.held_out_fraction=0 holds none out"
+        )
     while len(held_out) == 0:
         fraction = min(1.0, _GROWTH * fraction)
         training, held_out = selection.split(fraction, seed)
