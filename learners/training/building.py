@@ -251,6 +251,7 @@ def check_start(config: TrainConfig, schema: Schema, start: Checkpoint) -> Polic
         ValueError: it has another network, layout of observations, size of actions, kind of output
             (mean alone, Gaussian, bounded actor of an offline objective) or condition.
     """
+    _check_vectors(schema)
     spec = preset(config.model, config.model_overrides)
     objective = OBJECTIVES[config.objective]
     layout, act_dim, _ = _layout(config, schema)
