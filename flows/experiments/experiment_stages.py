@@ -419,6 +419,7 @@ def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
 
 
 def _add_training(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> str:
+    run.check_start()
     paced = [f"time {run.seeded}"] if run.experiment.train_s is not None else []
     names = {stage.name for stage in listing.stages}
     return listing.add(

@@ -14,8 +14,10 @@ from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.tasks.registry import evaluation_of
+from gaitforge.learners.checkpoint import CHECKPOINT
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.batches import training_fields
+from gaitforge.learners.training.building import check_start, read_start, start_record
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import TrainResult, split_note, train
 from gaitforge.learners.training.trainer import HistoryRow
@@ -106,6 +108,11 @@ class TrainPlan:
             selection.catalog.check_column(self.config.equal_shares)
         return selection
 
+    def check_start(self, selection: Selection, out: Path) -> None:
+        """Raise ValueError unless a run in `out` can begin as planned; a run that did goes on."""
+        if self.config.start_from and not (out / CHECKPOINT).exists():
+            check_start(self.config, selection.schema, read_start(self.config))
+
 
 def run_training(
     plan: TrainPlan,
@@ -128,6 +135,7 @@ def run_training(
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     selection = plan.selection(store_path)
+    plan.check_start(selection, out)
     preset(plan.config.model, plan.config.model_overrides)
     with training_lock(out) if leads() else nullcontext():
         # The trainer refuses a folder with another run; its plan must survive that.
@@ -166,7 +174,7 @@ def _write_plan(
     evaluated: Mapping[str, object],
 ) -> None:
     version = selection.store.info()
-    record = {
+    record: dict[str, object] = {
         "plan": plan,
         "store": Path(store_path).name,
         "dataset": version.hash,
@@ -178,6 +186,8 @@ def _write_plan(
         "control_dt_s": selection.schema.control_dt_s,
         **evaluated,
     }
+    if plan.config.start_from:
+        record["start"] = start_record(plan.config)
     write_record(out / PLAN, record | provenance())
 
 

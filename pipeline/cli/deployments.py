@@ -149,9 +149,10 @@ def collect(  # noqa: PLR0913 - a form has as many
 def train(  # noqa: PLR0913 - a form has as many
     *,
     store: Place,
-    model: Model = "fcnet",
+    model: Model | None = None,
     objective: Objective | None = None,
     out: Place,
+    start_from: Place | None = None,
     steps: Positive | None = None,
     batch_size: Positive | None = None,
     optimiser: Place | None = None,

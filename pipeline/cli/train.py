@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +25,6 @@ from gaitforge.pipeline.cli.parsing.options import (
     EPISODES,
     JSON,
     LOG,
-    MODEL,
     OBJECTIVE,
     OUT,
     RANDOMISATION,
@@ -44,7 +43,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.values import names, numbers, of_simulator
+from gaitforge.pipeline.cli.parsing.values import names, numbers, of_simulator, run_name
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.terminal import show
 
@@ -62,9 +61,19 @@ TRAINED = ("objective", "steps", "batch_size", "device")
 @work(
     "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
     STORE,
-    MODEL,
+    option(
+        "--model",
+        "one of gaitforge models, or module:Config (default: fcnet, or that of --start-from)",
+        metavar="NAME",
+    ),
     OBJECTIVE,
     OUT,
+    option(
+        "--start-from",
+        "begin with the weights of this run, or of a policy that ships (default: random weights)",
+        run_name,
+        metavar="RUN",
+    ),
     STEPS,
     BATCH_SIZE,
     option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
@@ -83,21 +92,29 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
     """Train a model on a selection of a store, or resume a run."""
     from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+    from gaitforge.learners.training.building import policy_settings
     from gaitforge.learners.training.train import finished_result
 
     if arguments.plan:
         plan = plan_from_tree(TrainPlan, read_plan(arguments.plan)[0])
+        if arguments.start_from:
+            config = replace(plan.config, **option_values(arguments, "start_from"))
+            plan = replace(plan, config=config)
     else:
-        values = option_values(arguments, *TRAINED, "optimiser", "seed")
+        values = option_values(arguments, *TRAINED, "model", "optimiser", "seed", "start_from")
+        if arguments.start_from:
+            policy = policy_settings(arguments.start_from, arguments.out)
+            if values.get("model", policy["model"]) != policy["model"]:
+                del policy["model_overrides"]  # of the other model, which is refused by its name
+            values = policy | values
         select = SelectPlan(**option_values(arguments, *SELECTED, saved="selection"))
-        config = TrainConfig.recommended(arguments.model, **values)
-        plan = TrainPlan(select, config)
+        plan = TrainPlan(select, TrainConfig.recommended(**values))
     plan = planned(plan, arguments)
     preset(plan.config.model, plan.config.model_overrides)  # refused here, not in a job
     store = store_address(arguments.store)
     run = arguments.out.absolute()
     if arguments.runner != "local" and not arguments.after:  # they may collect what is selected
-        plan.selection(store)
+        plan.check_start(plan.selection(store), run)
 
     def result(trained: "TrainResult | None") -> Result:
         record = asdict(trained or finished_result(run)) | {"run_dir": str(arguments.out)}
