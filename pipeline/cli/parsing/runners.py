@@ -58,6 +58,7 @@ _DASK = (
 )
 _SLURM = (
     option("--partition", "Slurm partition (default: the cluster's)", metavar="NAME"),
+    option("--cpu-partition", "partition of what needs no GPU", metavar="NAME"),
     option("--cpus", "CPUs per process (default: 2)", positive),
     option("--memory", "memory per node, e.g. 8G (default: the partition's)", metavar="SIZE"),
     option("--time", "time limit of one run (default: 01:00:00)", metavar="HH:MM:SS"),
@@ -96,10 +97,11 @@ _SLURM = (
         dest="options",
     ),
     option("--pass-env", "environment variables to pass to the job", names),
-    option("--dry-run", "print the job script, submit nothing", **_ON),
+    option("--dry-run", "print jobs, sizes, hours and a script; submit nothing", **_ON),
+    option("--scripts", "with --dry-run: write all scripts here", Path, metavar="FOLDER"),
 )
 _OF_SOME = (
-    option("--max-parallel", "array tasks of a collection that run in parallel", positive),
+    option("--max-parallel", "tasks of each array that run in parallel", positive),
     option("--parts-per-task", "parts per array task of a collection (default: --cpus)", positive),
     option("--nodes", "nodes of a training (default: 1)", positive),
     option(
@@ -205,6 +207,8 @@ def _refuse_combinations(arguments: argparse.Namespace) -> None:
     if arguments.cancel:
         for name in _options_in_use(arguments, (*_OF_SOME, *_SLURM)):
             raise ValueError(f"{name} is for submitting jobs, and --cancel submits none")
+    if arguments.scripts is not None and not arguments.dry_run:
+        raise ValueError("--scripts is for --dry-run")
     if arguments.dry_run and arguments.follow:
         raise ValueError("--follow follows jobs, and --dry-run submits none")
 

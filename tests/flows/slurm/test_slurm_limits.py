@@ -10,10 +10,11 @@ import pytest
 
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.runners.slurm import jobs
-from gaitforge.flows.runners.slurm.chain import REST, cancel_stages, live_jobs, submit_stages
+from gaitforge.flows.runners.slurm.chain import cancel_stages, live_jobs
 from gaitforge.flows.runners.slurm.commands import TooManyJobs
 from gaitforge.flows.runners.slurm.runner import run_slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.flows.runners.slurm.submission import REST, submit_stages
 from gaitforge.flows.stages.stage import CommandStage, RecordedStage, Stage, collection_stage
 from tests.flows.making import COLLECT, GRID
 from tests.flows.slurm.test_slurm_answers import calls, slurm_commands
