@@ -165,12 +165,17 @@ def estimates(drafts: Sequence[Draft]) -> list[str]:
 
 def _hours_of_clock(drafts: Sequence[Draft]) -> float:
     """Hours of the longest chain of jobs that wait for each other."""
-    ends: dict[str, float] = {}
+    first_s: dict[str, float] = {}
+    last_s: dict[str, float] = {}
     for draft in drafts:
-        before = [ends.get(name, 0.0) for name in (*draft.after, *draft.task_by_task)]
-        end = max(before, default=0.0) + draft.clock_s
-        ends[draft.kind] = max(ends.get(draft.kind, 0.0), end)
-    return max(ends.values()) / 3600
+        limit = limit_s(draft.settings.time)
+        before = [last_s.get(name, 0.0) for name in draft.after]
+        tasks = [(first_s.get(name, 0.0), last_s.get(name, 0.0)) for name in draft.task_by_task]
+        begin = max([0.0, *before, *(first for first, _ in tasks)])
+        end = max([begin + draft.clock_s, *(last + limit for _, last in tasks)])
+        first_s[draft.kind] = max(first_s.get(draft.kind, 0.0), begin + limit)
+        last_s[draft.kind] = max(last_s.get(draft.kind, 0.0), end)
+    return max(last_s.values()) / 3600
 
 
 def collected(plan: CollectionPlan, store: Path | str, parts: Sequence[str]) -> Collected:

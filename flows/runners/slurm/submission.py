@@ -48,7 +48,8 @@ def submit_stages(
     reporter = reporter or Silent()
     idle = [stage.name for stage in asked if stage.trains and stage.device == "cpu"]
     if settings.gpus and idle:
-        reporter.say(f"GPUs are asked for, but {listed(idle, 3)} trains on the CPU: --device cuda")
+        names = listed(idle, 3)
+        reporter.say(f"GPUs stay idle: {names} with device=cpu; --device cuda trains on them")
     known = limits(settings.account, settings.qos)
     submission = _Submission(out, stages, words, settings, reporter, known, only)
     if settings.dry_run:
