@@ -13,7 +13,7 @@ from typing import Any
 
 from gaitforge.common.extras import FLOWS, require
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
-from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
 from gaitforge.pipeline.cli.parsing.options import (
     SCHEDULER,
     Option,
@@ -120,6 +120,11 @@ _SITE_OPTIONS = tuple(_SLURM_BY_FLAG[name] for name in _SITE)
 SITE_SLURM = group("Slurm, for runs that ask for it", *_SITE_OPTIONS)
 """Commands, files and addresses of the jobs of served flows, which a form must not set."""
 
+_FORM = ("--partition", "--cpus", "--memory", "--time", "--account", "--qos")
+_FORM_OPTIONS = (*(_SLURM_BY_FLAG[name] for name in _FORM), *_OF_SOME[:2])
+COLLECTING_SLURM = group("Slurm, which collects once one of these is there", *_FORM_OPTIONS)
+"""What the collections of a served flow ask Slurm for, as the form's field `slurm` has it."""
+
 _SLURM_OPTIONS = (*_OF_SOME, *_SLURM, *_FOLLOW)
 
 RUNNER = (
@@ -174,6 +179,17 @@ def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     values = option_values(arguments, *(entry.argument for entry in _SITE_OPTIONS))
     _slurm_settings(values)
+    return values
+
+
+def collecting_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `SlurmForm` that served collections have; none for this machine.
+
+    Raises:
+        ValueError: values that `SlurmForm` refuses.
+    """
+    values = option_values(arguments, *(entry.argument for entry in _FORM_OPTIONS))
+    SlurmForm(**values)
     return values
 
 
