@@ -66,7 +66,7 @@ def grouped_outcomes(
         return Records(0, lambda first, stop: [])
     coded = [catalog.codes(name) for name in names]
     if bins:
-        coded = [_in_bins(column, rows, bins) for column in coded]
+        coded = [in_bins_of(column, rows, bins) for column in coded]
     group, codes = _groups(coded, rows)
     values = [column_values for _, column_values in coded]
     count = np.bincount(group, minlength=len(codes))
@@ -111,7 +111,7 @@ def group_counts(
     return dict(zip(keys, np.bincount(group, minlength=len(keys)).tolist(), strict=True))
 
 
-def _in_bins(column: _Column, rows: np.ndarray, bins: int) -> _Column:
+def in_bins_of(column: _Column, rows: np.ndarray, bins: int) -> _Column:
     """A column of numbers in about `bins` bins of a round width, if its rows have many numbers.
 
     A bin [low, high] holds numbers from `low` to below `high`. Missing ones, NaN and infinity are
@@ -126,11 +126,14 @@ def _in_bins(column: _Column, rows: np.ndarray, bins: int) -> _Column:
     if len(finite) <= max(MOST_VALUES, bins):
         return column
     is_whole = all(value is None or isinstance(value, int) for value in values)
-    width = _round_width((finite.max() - finite.min()) / bins)
-    width = max(1.0, width) if is_whole else width
-    places = np.floor(numbers / width)
-    first = int(np.floor(finite.min() / width))
-    count = int(np.floor(finite.max() / width)) - first + 1
+    least = (finite.max() - finite.min()) / bins
+    if least < max(1e-300, 1e-12 * np.abs(finite).max()):
+        return column  # too close for bounds that differ
+    width = max(1.0, _round_width(least)) if is_whole else _round_width(least)
+    places = np.floor(numbers / width + 1e-9)
+    inner = places[used][np.isfinite(numbers[used])]
+    first = int(inner.min())
+    count = int(inner.max()) - first + 1
     edges = [float(f"{(first + k) * width:.12g}") for k in range(count + 1)]
     limits = [int(edge) for edge in edges] if is_whole else edges
     keys: list[Any] = [[limits[k], limits[k + 1]] for k in range(count)]
