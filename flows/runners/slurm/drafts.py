@@ -187,11 +187,14 @@ def collected(plan: CollectionPlan, store: Path | str, parts: Sequence[str]) -> 
 
 
 def _measured(store: Path | str) -> Rates | None:
-    """The rates of a store's last parts; None without parts."""
+    """The rates of a store's last parts; None without parts that have records."""
     if is_bucket_url(store) or not Path(store, ROOT_FILE).exists():
         return None
-    opened = open_store(store)
-    records = part_records(store, sorted(opened.parts())[-RATED_PARTS:])
+    try:
+        names = sorted(open_store(store).parts())[-RATED_PARTS:]
+        records = part_records(store, names)
+    except ValueError:  # damaged records: the collection says so, an estimate does not
+        return None
     steps = sum(record.steps for record in records)
     seconds = sum(max(0.0, record.ended - record.started) for record in records)
     if not steps:

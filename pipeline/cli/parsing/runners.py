@@ -115,13 +115,16 @@ _FOLLOW = (
     option("--cancel", "cancel the jobs", **_ON),
 )
 _SITE = ("--mail", "--setup", "--env-file", "--container", "--sbatch", "--pass-env", "--requeues")
-_SLURM_BY_FLAG = {entry.flag: entry for entry in _SLURM}
+_SLURM_BY_FLAG = {entry.flag: entry for entry in (*_OF_SOME, *_SLURM)}
 _SITE_OPTIONS = tuple(_SLURM_BY_FLAG[name] for name in _SITE)
 SITE_SLURM = group("Slurm, for runs that ask for it", *_SITE_OPTIONS)
 """Commands, files and addresses of the jobs of served flows, which a form must not set."""
 
-_FORM = ("--partition", "--cpus", "--memory", "--time", "--account", "--qos")
-_FORM_OPTIONS = (*(_SLURM_BY_FLAG[name] for name in _FORM), *_OF_SOME[:2])
+_FORM = (
+    *("--partition", "--cpus", "--memory", "--time", "--account", "--qos"),
+    *("--max-parallel", "--parts-per-task"),
+)
+_FORM_OPTIONS = tuple(_SLURM_BY_FLAG[name] for name in _FORM)
 COLLECTING_SLURM = group("Slurm, which collects once one of these is there", *_FORM_OPTIONS)
 """What the collections of a served flow ask Slurm for, as the form's field `slurm` has it."""
 

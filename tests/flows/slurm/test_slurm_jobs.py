@@ -461,6 +461,7 @@ def test_an_experiment_asks_for_a_gpu_where_one_is_used(
     assert "4 jobs of 6 tasks: at most 12 CPU hours, 2 GPU hours, and 5.0 h by the clock" in table
     assert "--job-name=gaitforge-train\n" in sample
     assert "persist()" not in sample
+    assert len(f"{table}{sample}".splitlines()) < 60
     names = ["01-train.sh", "02-evaluate.sh", "03-compare.sh", "04-report.sh"]
     scripts = sorted((tmp_path / "scripts").iterdir())
     assert [path.name for path in scripts] == names
