@@ -109,7 +109,7 @@ def _stage_option(folder: Path, tasks: object, task: int) -> list[str]:
     stages = [list(names) for names in cast("list[list[str]]", tasks)]
     if not 0 <= task < len(stages):
         raise ValueError(f"{folder} has tasks 0-{len(stages) - 1}, not {task}")
-    return ["--stage", *stages[task]] if stages[task] else []
+    return ["--stage", *stages[task]] if len(stages) > 1 else []
 
 
 def show_drafts(drafts: Sequence[Draft], scripts: Path | None, as_json: bool) -> None:
