@@ -281,12 +281,17 @@ class EpisodeSelection:
         """
         return list(self.grouped(group_by))
 
-    def grouped(self, group_by: Sequence[str] | None = None) -> Records:
-        """As `describe`, for any number of groups: their dicts are made when they are read."""
+    def grouped(self, group_by: Sequence[str] | None = None, bins: int = 0) -> Records:
+        """As `describe`, for any number of groups: their dicts are made when they are read.
+
+        Args:
+            bins: about how many bins a column of more than 20 different numbers gets; a bin's key
+                is [low, high], from `low` to below `high`. 0 for a group of each number.
+        """
         asked = self.store.schema.group_by if group_by is None else group_by
         names = [self.catalog.check_column(name) for name in asked]
         columns = list(dict.fromkeys(names))
-        return grouped_outcomes(self.catalog, self.rows, columns, self.store.schema)
+        return grouped_outcomes(self.catalog, self.rows, columns, self.store.schema, bins)
 
     def listing(
         self, limit: int = 0, sort: str = "", show: Sequence[str] = ()

@@ -40,6 +40,7 @@ from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address, uses, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.terminal import (
+    Rows,
     TerminalReporter,
     cell,
     fields_of,
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 _EXAMPLE = "runs/demo/legged.zarr"
 MOST_LISTED = 20
+MOST_GROUPS = 100
+"""Rows of a table of groups without `--limit`; JSON and Parquet have all."""
+BINS = 10
 
 
 def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "datasets.Selection":
@@ -82,11 +86,20 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
     WHERE,
     SELECTION,
     option("--group-by", "columns (default: the store's own)", names),
+    option(
+        "--bins",
+        f"bins of a column of many numbers; 0 for a group of each number (default: {BINS})",
+        whole,
+    ),
+    option(
+        "--limit",
+        f"most rows; 0 for all (default: {MOST_LISTED} episodes, {MOST_GROUPS} groups)",
+        whole,
+    ),
     flag("--paired", "differences to the originals, in a store of gaitforge counterfactual"),
     group(
         "to see single episodes",
         flag("--list", "one row per episode"),
-        option("--limit", f"most rows; 0 for all (default: {MOST_LISTED})", whole),
         option("--sort", "by a column; 'COLUMN desc' for the largest first", metavar="COLUMN"),
         option("--show", "further columns, such as draws", names),
         option("--episode", "every column of one episode, e.g. a293cb-00017", metavar="ID"),
@@ -109,6 +122,7 @@ def _answer(arguments: argparse.Namespace) -> Result:
 
     selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
     lines: list[str] = []
+    shown: Rows | None = None
     if arguments.episode is not None:
         selection = selection.named(arguments.episode)
         rows = selection.listing(show=selection.catalog.column_names)
@@ -120,8 +134,16 @@ def _answer(arguments: argparse.Namespace) -> Result:
     elif arguments.paired:
         rows = paired(selection, arguments.group_by)
     else:
-        rows = selection.grouped(arguments.group_by)
-        lines = _noise_line(selection)
+        bins = BINS if arguments.bins is None else arguments.bins
+        rows = selection.grouped(arguments.group_by, bins)
+        limit = MOST_GROUPS if arguments.limit is None else arguments.limit
+        shown = rows[:limit] if limit else rows
+        lines = [*_bin_lines(rows), *_noise_line(selection)]
+        if len(shown) < len(rows):
+            text = f"{len(shown):,} of {amount(len(rows), 'group')}; --limit 0 shows all"
+            lines.insert(0, text)
+        if arguments.limit:
+            rows = shown
     if arguments.parquet is not None:
         datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
@@ -129,7 +151,20 @@ def _answer(arguments: argparse.Namespace) -> Result:
     if arguments.episode is not None:
         return Result(rows[0], tables={"query": rows}, about=arguments.store)
     message = amount(len(selection), "episode")
-    return Result(rows, rows, tuple(lines), "query", arguments.store, message=message)
+    table = rows if shown is None else shown
+    return Result(rows, table, tuple(lines), "query", arguments.store, message=message)
+
+
+def _bin_lines(rows: Rows) -> list[str]:
+    """A line for each column in bins: how many there are, and how wide."""
+    lines = []
+    for name, key in (rows[0] if rows else {}).items():
+        if isinstance(key, list):
+            bins = {tuple(bounds) for row in rows if isinstance(bounds := row[name], list)}
+            width = float(f"{key[1] - key[0]:.6g}")
+            count = amount(len(bins), "bin")
+            lines.append(f"{name} in {count} of {width:g}; --bins 0 makes a group of each number")
+    return lines
 
 
 def _noise_line(selection: "datasets.Selection") -> list[str]:
@@ -145,9 +180,14 @@ def _noise_line(selection: "datasets.Selection") -> list[str]:
 
 def _check_query(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
-    for name in ("limit", "sort", "show"):
+    for name in ("sort", "show"):
         if getattr(arguments, name) is not None and not arguments.list:
             raise ValueError(f"--{name} is for --list")
+    single = arguments.list or arguments.paired or arguments.episode is not None
+    if arguments.bins is not None and single:
+        raise ValueError("--bins is for groups: not with --list, --paired or --episode")
+    if arguments.limit is not None and (arguments.paired or arguments.episode is not None):
+        raise ValueError("--limit is for groups and --list")
     ways = {"--group-by": arguments.group_by is not None, "--list": arguments.list}
     if arguments.paired:
         ways = {"--paired": True, "--list": arguments.list}

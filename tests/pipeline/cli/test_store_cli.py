@@ -67,6 +67,9 @@ def test_json_and_tables_of_a_store(run: Run, store: Path) -> None:
     assert [g["skill"] for g in json.loads(chosen.out)] == ["run"]
     by_level = json.loads(run("query", store, "--group-by", "level", "--json").out)
     assert [g["level"] for g in by_level] == [2]
+    limited = run("query", store, "--group-by", "friction", "--limit", "3")
+    assert "3 of 4 groups; --limit 0 shows all" in limited.out
+    assert len(json.loads(run("query", store, "--group-by", "seed", "--json").out)) == 4
     clean = {"faults": [], "parts": 1, "replayed": 0}
     assert json.loads(run("verify", store, "--json").out) == clean
     assert "no fault" in run("verify", store).out

@@ -160,6 +160,8 @@ serve --store x --schedule 'at two' | cannot schedule 'at two' in UTC
 serve --store x --schedule '0 0 2 * * *' | it has 6 fields; five fields are wanted
 serve --store x --schedule '60 2 * * *' | Invalid cron string
 serve --store x --schedule '0 2 * * *' --timezone Mars | in Mars
+serve --partition 'a b' | 'a b' cannot be the value of partition
+serve --time soon | a time limit looks like
 serve --preset huge | unknown preset 'huge'
 serve --set grid.parts=0 | parts must be 1 to 100,000, got 0
 serve --set grid.part=2 | unknown setting 'grid.part'
