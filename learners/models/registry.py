@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import (
     Extension,
     Registered,
@@ -53,8 +54,10 @@ def config_class(kind: str) -> Any:
     else:
         config = named_extension("model", kind) if ":" in kind else extension("model", kind)
     if config is None:
-        allowed = ", ".join(dict.fromkeys([*KINDS, *extension_names("model")]))
-        raise ValueError(f"no kind of model {kind!r}; allowed: {allowed}, or module:Config")
+        names = dict.fromkeys([*KINDS, *extension_names("model")])
+        raise ValueError(
+            f"no kind of model {kind!r}; {names_allowed(kind, names, 'or module:Config')}"
+        )
     network = config.load()
     is_config = isinstance(network, type) and is_dataclass(network)
     if not (is_config and hasattr(network, "build") and hasattr(network, "prefix_len")):
@@ -246,8 +249,8 @@ def model_preset(name: str) -> ModelPreset:
     if name in PRESETS:
         return PRESETS[name]
     if ":" not in name and name not in model_names():
-        allowed = ", ".join(model_names())
-        raise ValueError(f"no model {name!r}; allowed: {allowed}, or module:Config")
+        choices = names_allowed(name, model_names(), "or module:Config")
+        raise ValueError(f"no model {name!r}; {choices}")
     return ModelPreset(name, None, {}, training=getattr(config_class(name), "training", {}))
 
 
@@ -284,7 +287,7 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
     defaults = default_settings(entry.kind)
     for key in values:
         if key not in defaults:
-            raise ValueError(f"model {name} has no setting {key!r}; allowed: {', '.join(defaults)}")
+            raise ValueError(f"model {name} has no setting {key!r}; {names_allowed(key, defaults)}")
     return ModelSpec(entry.kind, config_class(entry.kind)(**{**entry.values, **values}))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gaitforge.common.errors import listed
+from gaitforge.common.errors import names_allowed
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_plan, read_record, reading_files
 from gaitforge.flows.stages.status import EXPERIMENT, is_experiment, recorded_kind, staged_kind
@@ -184,7 +184,7 @@ def _kind_at(path: Path) -> str:
     if kind and kind not in PLAN_KINDS:
         raise ValueError(
             f"{path} holds a plan of the kind '{kind}', which no installed package brings to "
-            f"gaitforge run; allowed: {listed(PLAN_KINDS)}"
+            f"gaitforge run; {names_allowed(kind, PLAN_KINDS)}"
         )
     return kind
 
@@ -318,7 +318,7 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
     THREADS,
     _STAGE,
     LOG,
-    setting("settings.window_len=192"),
+    setting("config.window_len=192"),
     JSON,
     needs("learn", "sim", "report"),
 )

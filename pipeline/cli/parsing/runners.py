@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extras import FLOWS, require
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmSettings
@@ -140,7 +141,7 @@ def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettin
     """
     runner = arguments.runner
     if runner not in RUNNERS:
-        raise ValueError(f"unknown runner '{runner}'; allowed: {', '.join(RUNNERS)}")
+        raise ValueError(f"unknown runner '{runner}'; {names_allowed(runner, RUNNERS)}")
     if runner == "prefect":
         require("--runner prefect", FLOWS)
     if runner != "local":
