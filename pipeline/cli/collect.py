@@ -24,22 +24,23 @@ from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_plan
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
-    CELLS,
     EXPERT,
     JSON,
     MIX_VERSIONS,
     PRESET,
     RANDOMISATION,
     SHARE,
-    SIMULATION,
     SIMULATOR,
     STORE,
     STRETCH,
+    cells,
     flag,
     needs,
     option,
     option_values,
     setting,
+    simulation,
+    with_default,
 )
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, of_simulator
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
@@ -52,13 +53,13 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     PRESET,
     option(
         "--task",
-        "a plug-in's or another package's task, or your own, module:Plan, with settings by --set "
-        "(default: legged robots, to which most other options belong)",
+        "an installed task, or your own module:Plan, with settings by --set (default: legged "
+        "robots)",
         metavar="TASK",
     ),
     option(
         "--plan",
-        "a plan's file, e.g. the record of another collection, instead of --preset",
+        "a plan's file, e.g. another collection's record",
         Path,
         metavar="FILE",
     ),
@@ -70,14 +71,14 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     ),
     option(
         "--where",
-        "with --from-plan: only the parts that have such episodes, by terrain, level, skill, seed "
-        "and action_noise",
+        "with --from-plan: only parts with such episodes, by terrain, level, skill, seed and "
+        "action_noise",
         default="",
         metavar="CONDITION",
     ),
-    option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
-    EXPERT,
-    option("--robot", "robots or folders of robots, which parts take in turn", names),
+    option("--parts", "parts of the plan, e.g. 0-9 (default: all)", numbers),
+    with_default(EXPERT, "the robot's"),
+    option("--robot", "robots or their folders, in turn (default: aliengo)", names),
     option(
         "--policy",
         "a policy that drives: folder of a run or export, one that ships, or module:Class",
@@ -90,16 +91,16 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     SHARE,
     STRETCH,
     SIMULATOR,
-    SIMULATION,
-    CELLS,
+    simulation(320),
+    cells("the preset's"),
     RANDOMISATION,
     option(
         "--state",
-        "store base pose and joint positions, for playback: a quarter more bytes",
+        "store poses, for playback: a quarter more bytes",
         action=argparse.BooleanOptionalAction,
     ),
     flag("--privileged", "store what the expert sees and a learner does not"),
-    flag("--half", "store half-precision floats: half the size, no exact replay"),
+    flag("--half", "half-precision floats: half the size, no exact replay"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
     setting("grid.episodes_per_part=100"),
     MIX_VERSIONS,

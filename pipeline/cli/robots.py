@@ -26,7 +26,6 @@ from gaitforge.pipeline.cli.parsing.options import (
     RANDOMISATION,
     ROBOT,
     SEED,
-    SIMULATION,
     SKILL,
     TERRAIN,
     THREADS,
@@ -37,6 +36,8 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
     planned,
     setting,
+    simulation,
+    with_default,
 )
 from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, uses, whole
@@ -183,12 +184,16 @@ def _trainer_options(parser: Container) -> None:
     "          gaitforge expert train --model bot --robot a1 --terrain rough --skill walk "
     "--out runs/a1-walk",
     _trainer_options,
-    option("--steps", "environment steps in all", positive),
+    option(
+        "--steps",
+        "environment steps in all (default: 40,000,000 of a robot, two hours on two free cores)",
+        positive,
+    ),
     OUT,
-    ROBOT,
-    TERRAIN,
-    SKILL,
-    SIMULATION,
+    with_default(ROBOT, "aliengo"),
+    with_default(TERRAIN, "all"),
+    with_default(SKILL, "all"),
+    simulation(1024),
     RANDOMISATION,
     option(
         "--model",
@@ -258,10 +263,10 @@ def _expert_average(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
-    EXPERT,
-    SKILL,
-    SEED,
-    option("--terrain", "terrains; a skill is shown on its hardest of them", names),
+    with_default(EXPERT, "aliengo-locomotion"),
+    with_default(SKILL, "all"),
+    with_default(SEED, "1000003"),
+    option("--terrain", "terrains; a skill is shown on its hardest (default: all)", names),
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),
     option("--format", "file formats: gif, png, webp, mp4 (default: gif,png)", names),

@@ -44,6 +44,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
     planned,
     setting,
+    with_default,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import numbers, of_simulator
@@ -67,11 +68,11 @@ TRAINED = ("objective", "steps", "batch_size", "device")
     MODEL,
     OBJECTIVE,
     OUT,
-    STEPS,
-    BATCH_SIZE,
+    with_default(STEPS, f"{TrainConfig.steps:,}"),
+    with_default(BATCH_SIZE, "the model's; 24 of fcnet, 256 of bot"),
     option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
-    option("--seed", "random seed of the weights and the data order", int),
-    DEVICE,
+    option("--seed", "random seed of the weights and the data order (default: 0)", int),
+    with_default(DEVICE, "cpu"),
     CELLS,
     WHERE,
     SELECTION,

@@ -47,7 +47,7 @@ ACTIONS = option(
 )
 """The option with the actions to export."""
 
-_USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
+_USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch-size N]
                         [--robot ROBOT]
        gaitforge export STORE FORMAT DST [--where CONDITION] [--terrain T] [--skill S] [--level L]
                         [--tag NAME] [--actions clean|executed] [--set NAME=VALUE]"""
@@ -64,13 +64,20 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
         nargs="+",
         metavar="RUN DST | STORE FORMAT DST",
     ),
+    option("--out", "the new file or folder, in place of DST", metavar="DST"),
     group(
         "to export a policy",
         option("--formats", "onnx, pt2 (default: both)", names),
         option(
             "--checkpoint", "of the run: last or best (default: last)", choices=("last", "best")
         ),
-        option("--batch", "robots per control step (default: 1)", positive),
+        option(
+            "--batch-size",
+            "robots per control step (default: 1)",
+            positive,
+            also=("--batch",),
+            dest="batch",
+        ),
         option("--robot", "a name or path, if not the run's own robot"),
     ),
     group("to export data", CELLS, WHERE, TAG, ACTIONS),
@@ -80,23 +87,24 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
 )
 def export_command(arguments: argparse.Namespace) -> CommandWork:
     """Write a policy for a robot's program, or a store in another format."""
-    places = arguments.places
+    places = [*arguments.places, *([arguments.out] if arguments.out else [])]
     if len(places) == 2:
-        return _export_policy(arguments)
+        return _export_policy(arguments, *places)
     if len(places) == 3:
-        return _export_data(arguments)
+        return _export_data(arguments, *places)
     raise ValueError(
         f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
     )
 
 
-def _export_policy(arguments: argparse.Namespace) -> CommandWork:
+def _export_policy(arguments: argparse.Namespace, source: str, target: str) -> CommandWork:
     from gaitforge.flows.stages.transfer import ExportPlan, run_export
     from gaitforge.learners.export.export import ExportResult, PolicyExportOptions
 
     options = PolicyExportOptions(**option_values(arguments, "formats", batch_size="batch"))
     plan = ExportPlan(options=options, **option_values(arguments, "checkpoint", "robot"))
-    run, destination = map(Path, arguments.places)
+    run = Path(source)
+    destination = Path(target)
 
     def result(exported: ExportResult) -> Result:
         record = {
@@ -112,8 +120,9 @@ def _export_policy(arguments: argparse.Namespace) -> CommandWork:
     return single(arguments, "export", work, result, destination)
 
 
-def _export_data(arguments: argparse.Namespace) -> CommandWork:
-    source, name, destination = arguments.places
+def _export_data(
+    arguments: argparse.Namespace, source: str, name: str, destination: str
+) -> CommandWork:
     options = _with_actions(name, planned(exporter_class(name).Options(), arguments), arguments)
     selection = chosen_episodes(
         datasets.open_store(store_address(source), tag=arguments.tag), arguments

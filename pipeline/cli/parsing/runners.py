@@ -124,11 +124,16 @@ _SLURM_OPTIONS = (*_OF_SOME, *_SLURM, *_FOLLOW)
 RUNNER = (
     group(
         RUNNERS_TITLE,
-        option("--runner", ", ".join(RUNNERS), default="local", metavar="NAME"),
+        option(
+            "--runner",
+            f"{', '.join(RUNNERS)} (default: local); options of one: --runner slurm --help",
+            default="local",
+            metavar="NAME",
+        ),
     ),
-    group("with --runner local", *_LOCAL),
-    group("with --runner dask, or prefect on Dask", *_DASK),
-    group("with --runner slurm", *_SLURM_OPTIONS),
+    group("with --runner local", *_LOCAL, runners=("local",)),
+    group("with --runner dask, or prefect on Dask", *_DASK, runners=("dask", "prefect")),
+    group("with --runner slurm", *_SLURM_OPTIONS, runners=("slurm",)),
 )
 """Options of commands whose work any runner can do."""
 
