@@ -19,7 +19,7 @@ from gaitforge.flows.records.part_records import (
 )
 from gaitforge.flows.records.records import read_plan
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
-from gaitforge.flows.settings import override, with_named
+from gaitforge.flows.settings import override
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_plan
 from gaitforge.pipeline.cli.parsing.options import (
@@ -36,13 +36,15 @@ from gaitforge.pipeline.cli.parsing.options import (
     cells,
     flag,
     needs,
+    of_task,
     option,
     option_values,
     setting,
     simulation,
     with_default,
+    with_options,
 )
-from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, of_simulator
+from gaitforge.pipeline.cli.parsing.values import advise, experts, names, numbers, of_simulator
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.terminal import Rows, fields_of
 
@@ -126,7 +128,9 @@ def collect_command(arguments: argparse.Namespace) -> CommandWork:
     else:
         plan = _legged_plan(arguments)
     if arguments.plan or arguments.task:
-        plan = with_named(plan, option_values(arguments, "seed", "threads"))
+        if plan.kind != LEGGED:
+            advise(arguments, of_task(plan))
+        plan = with_options(plan, arguments, "seed", "threads")
         plan = override(plan, arguments.settings)
     of_simulator(arguments, plan)
     with naming(arguments.plan or ""):  # names of parts depend on the policy's code
@@ -224,6 +228,7 @@ def collection_work(
             title="collection",
             about=store,
             view=store if plan.kind == LEGGED else None,
+            next=("train", arguments.store, "--out", f"runs/{Path(arguments.store).stem}"),
             message=f"{amount(now, 'part')} collected, {len(records) - now} already stored",
         )
 

@@ -238,7 +238,9 @@ def _expert_train(arguments: argparse.Namespace) -> CommandWork:
 
     def result(_: Path | None) -> Result:
         weights = out / (POLICY if config.model else WEIGHTS)
-        return Result(read_record(weights.with_suffix(".json")), lines=(str(weights),))
+        card = read_record(weights.with_suffix(".json"))
+        following = ("evaluate", out if config.model else weights)
+        return Result(card, lines=(str(weights),), next=following)
 
     return single(arguments, "train expert", work, result, out, device=config.processor)
 

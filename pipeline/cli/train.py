@@ -12,7 +12,7 @@ from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_plan, read_record, to_tree
-from gaitforge.flows.settings import override, with_named
+from gaitforge.flows.settings import override
 from gaitforge.flows.stages.status import training_status
 from gaitforge.learners.models.registry import describe_models, preset
 from gaitforge.learners.training.config import TrainConfig
@@ -45,6 +45,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     planned,
     setting,
     with_default,
+    with_options,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import numbers, of_simulator
@@ -107,7 +108,12 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
         message = f"{record['steps']:,} steps, loss {record['loss']:.4f}"
         row = {"run": str(run), "model": plan.config.model, **record}
         return Result(
-            record, title="trained", about=run, message=message, tables={"trained": [row]}
+            record,
+            title="trained",
+            about=run,
+            message=message,
+            tables={"trained": [row]},
+            next=("evaluate", arguments.out),
         )
 
     stage = CommandStage(
@@ -185,8 +191,8 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     )
     if arguments.plan:
         plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
-    values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
-    plan = override(with_named(plan, values), arguments.settings)
+    plan = with_options(plan, arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
+    plan = override(plan, arguments.settings)
     of_simulator(arguments, plan)
     source = plan.source(arguments.policy, "last")
     if source.kind == RUN:
@@ -207,7 +213,8 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
         lines = (*_means(record), f"evaluated on {plan}")
         message = f"return {record['return']:.2f}, success {record['success']:.0%}"
         where = {"title": "evaluation", "about": folder, "view": out, "message": message}
-        return Result(record, record["cells"], lines, **where)
+        following = ("export", policy, f"exports/{policy.name}") if source.kind == RUN else ()
+        return Result(record, record["cells"], lines, **where, next=following)
 
     stage = CommandStage(
         "evaluate",

@@ -173,7 +173,12 @@ def import_command(arguments: argparse.Namespace) -> CommandWork:
     values = option_values(arguments, "workers", "drop_nan")
     plan = ImportPlan(arguments.format, asdict(options), **values)
     run = partial(run_import, plan, arguments.source, arguments.store)
-    return single(arguments, "import", run, _report_result)
+
+    def result(report: "Report") -> Result:
+        following = ("train", arguments.store, "--out", f"runs/{Path(arguments.store).stem}")
+        return replace(_report_result(report), next=following)
+
+    return single(arguments, "import", run, result)
 
 
 def _report_result(report: "Report") -> Result:

@@ -26,6 +26,7 @@ from gaitforge.pipeline.terminal import (
     Rows,
     TerminalReporter,
     own_reporter,
+    say_next,
     show,
     show_one,
     show_result,
@@ -53,6 +54,7 @@ class Result:
         view: a store or an evaluation's file, whose episodes can be played.
         message: text of the Prefect run's final state.
         exit_code: 1 where the work is done and its result is not what was asked for.
+        next: a command for what mostly comes next; a line on the terminal names it.
     """
 
     record: Any = None
@@ -66,9 +68,15 @@ class Result:
     view: Path | str | None = None
     message: str = ""
     exit_code: int = 0
+    next: tuple[Path | str, ...] = ()
 
     def show(self, as_json: bool) -> None:
-        """Print it."""
+        """Print it; the next command goes to standard error."""
+        self._show(as_json)
+        if self.next and not as_json:
+            say_next(*self.next)
+
+    def _show(self, as_json: bool) -> None:
         if self.rows is not None:
             show_result(self.record, self.rows, as_json, *self.lines)
         elif self.lines and not as_json:

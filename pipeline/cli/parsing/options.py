@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from gaitforge.collectors.simulators import backend_names
+from gaitforge.common.errors import listed
 from gaitforge.common.run_log import LOGGERS
-from gaitforge.flows.settings import override
+from gaitforge.flows.settings import override, setting_names, setting_paths, with_named
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.values import (
     experts,
@@ -169,6 +170,25 @@ def option_values(arguments: argparse.Namespace, *names: str, **renamed: str) ->
     values = {name: getattr(arguments, name) for name in names}
     values |= {field: getattr(arguments, name) for field, name in renamed.items()}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def of_task(plan: Any) -> str:
+    """Why a task's plan does not read options of legged robots, and the settings that it has."""
+    return f"options of legged robots; {plan.kind} has --set {listed(setting_names(plan))}"
+
+
+def with_options(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: str) -> Plan:
+    """A task's plan with the `option_values` of the named arguments, wherever their fields are.
+
+    Raises:
+        ValueError: an option whose field the plan lacks, or a value that does not fit.
+    """
+    values = option_values(arguments, *names, **renamed)
+    known = setting_paths(plan)
+    wrong = [f"--{renamed.get(name, name)}" for name in values if name not in known]
+    if wrong:
+        raise ValueError(f"{listed(wrong)} cannot be used here: {of_task(plan)}")
+    return with_named(plan, values)
 
 
 def planned(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: str) -> Plan:

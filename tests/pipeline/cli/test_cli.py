@@ -67,7 +67,10 @@ def test_a_commands_own_options_come_first(run: Run, command: str) -> None:
     assert places == sorted(places)
     assert places[0] < helped.index("\n  --set ") < places[1]
     assert places[1] < helped.index("\n  --json ") < places[2] < helped.index("\n  --runner ")
-    assert places[2] < helped.index("\n  --scheduler ")
+    assert "--partition" not in helped
+    shown = run(command, "--runner", "slurm", "--help").out
+    assert places[2] < shown.index("\n  --partition ")
+    assert "--scheduler" not in shown
 
 
 def test_the_help_of_all_and_the_version(run: Run) -> None:
