@@ -18,11 +18,13 @@ from gaitforge.flows.progress import COMPILING, Advance, Reporter, Silent, leads
 
 # Results as tables or JSON.
 Rows = Sequence[Mapping[str, object]]
+NOTHING = "(nothing)"
+"""A table without rows, where no word says what is missing."""
 
 
-def show(records: Rows, as_json: bool) -> None:
-    """Print records as a table, or as a JSON list."""
-    show_result(list(records), records, as_json)
+def show(records: Rows, as_json: bool, empty: str = NOTHING) -> None:
+    """Print records as a table, or as a JSON list; `empty` stands for a table without rows."""
+    show_result(list(records), records, as_json, empty=empty)
 
 
 def show_one(record: Mapping[str, object], as_json: bool) -> None:
@@ -35,10 +37,12 @@ def show_one(record: Mapping[str, object], as_json: bool) -> None:
         print(f"{name:<{width}}  {cell(value)}")
 
 
-def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
+def show_result(
+    record: object, rows: Rows, as_json: bool, *lines: str, empty: str = NOTHING
+) -> None:
     """Print a record as JSON; or, for people, rows as a table and lines below it."""
     if not as_json:
-        for line in chain(_table_lines(rows), lines):
+        for line in chain(_table_lines(rows) if rows else [empty], lines):
             print(line)
     elif record and isinstance(record, list | tuple | Records):  # one by one: may be millions
         separator = "[\n "
@@ -99,7 +103,7 @@ def table(records: Rows) -> str:
 def _table_lines(records: Rows) -> Iterator[str]:
     """The lines of a `table`, in two passes over the records, of which there may be millions."""
     if not records:
-        yield "(nothing)"
+        yield NOTHING
         return
     first = records[0]
     widths = {name: len(name) for name in first}

@@ -41,6 +41,17 @@ KINDS: dict[str, str] = {
     "mlp": "gaitforge.learners.models.mlp:MLPConfig",
 }
 
+NETWORKS = {
+    "fcnet": "Fourier Controller Network",
+    "bot": "BoT",
+    "body-mlp": "MLP by body parts",
+    "transformer": "Transformer over time",
+    "dt": "Decision Transformer",
+    "history-mlp": "MLP of several steps",
+    "mlp": "MLP of one step",
+}
+"""Kind -> the network in a few words."""
+
 
 def config_class(kind: str) -> Any:
     """The config class of a kind: one of KINDS, another package's, or "module:Config".
@@ -85,6 +96,7 @@ class ModelPreset:
             its own loss of imitation, else "any".
         training: settings of `TrainConfig` that suit the model, besides the defaults; those of a
             paper's preset are the published ones.
+        about: the network in a few words; empty for one of `NETWORKS`.
     """
 
     kind: str
@@ -93,6 +105,15 @@ class ModelPreset:
     space: str = "legged"
     objective: str = "any"
     training: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""
+
+    @property
+    def words(self) -> str:
+        """The network in a few words, with the settings by which presets of a kind differ."""
+        masking = self.values.get("masking")
+        settings = [f"{masking.replace('none', 'no')} mask"] if masking else []
+        settings += ["spectral"] if self.values.get("history_kind") == "spectral" else []
+        return ", ".join([self.about or NETWORKS.get(self.kind, self.kind), *settings])
 
 
 # Sferrazza et al. 2024, Figures 12a and 12b; as in the published code, the embedding is 64 for each
@@ -255,8 +276,8 @@ def model_preset(name: str) -> ModelPreset:
 
 
 def describe_models() -> list[dict[str, Any]]:
-    """Every model as {model, kind, space, objective, parameters}; imports none."""
-    shown = ("kind", "space", "objective", "parameters")
+    """Every model as {model, kind, words, space, objective, parameters}; imports none."""
+    shown = ("kind", "words", "space", "objective", "parameters")
     packaged = [name for name in extension_names("model") if name not in PRESETS]
     entries = PRESETS.usable() | {name: ModelPreset(name, None, {}) for name in packaged}
     return [

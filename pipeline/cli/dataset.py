@@ -257,7 +257,7 @@ def _log(arguments: argparse.Namespace) -> None:
         | ({"sha256": edit.sha256, "origin": dict(edit.origin)} if arguments.json else {})
         for edit in store.edits()
     ]
-    show(rows, arguments.json)
+    show(rows, arguments.json, empty="no edits")
 
 
 dataset_command = actions(

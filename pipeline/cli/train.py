@@ -50,7 +50,7 @@ from gaitforge.pipeline.cli.parsing.options import (
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import numbers, of_simulator
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
-from gaitforge.pipeline.terminal import show
+from gaitforge.pipeline.terminal import show_result
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.expert_training import BodyResult
@@ -130,7 +130,9 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
 @command("gaitforge models --json", JSON)
 def models_command(arguments: argparse.Namespace) -> None:
     """List the models and their sizes."""
-    show(describe_models(), arguments.json)
+    models = describe_models()
+    columns = ("model", "words", "space", "objective", "parameters")
+    show_result(models, [{name: row[name] for name in columns} for row in models], arguments.json)
 
 
 @work(

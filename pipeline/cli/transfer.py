@@ -34,7 +34,7 @@ from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import chosen_episodes
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.terminal import cell, show
+from gaitforge.pipeline.terminal import cell, show_one, show_result
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
@@ -194,24 +194,37 @@ def _report_result(report: "Report") -> Result:
     return Result(tree, lines=tuple(lines), about=report.source, tables={"carried over": carried})
 
 
-@command("gaitforge formats --json", JSON)
+@command(
+    "gaitforge formats d4rl",
+    option("format", "one of them, with its options", default="", nargs="?"),
+    JSON,
+)
 def formats_command(arguments: argparse.Namespace) -> None:
-    """List the other projects' formats and their options."""
-    rows = []
-    for name, entry in usable_entries(format_names(), find_format).items():
+    """List the other projects' formats, or what one is and its options."""
+    names = format_names()
+    if arguments.format:
+        find_format(arguments.format)  # refuses an unknown one
+        names = [arguments.format]
+    records = []
+    for name, entry in usable_entries(names, find_format).items():
         missing = entry.missing
-        row: dict[str, object] = {
+        record: dict[str, object] = {
             "format": name,
             "what": entry.summary,
             "on_disk": entry.layout,
             "available": not missing,
             "install": install_extra(entry.extra) if missing else "",
         }
-        if arguments.json:
-            row["import_options"] = _options(importer_class, name, missing)
-            row["export_options"] = _options(exporter_class, name, missing)
-        rows.append(row)
-    show(rows, arguments.json)
+        if arguments.json or arguments.format:
+            record["import_options"] = _options(importer_class, name, missing)
+            record["export_options"] = _options(exporter_class, name, missing)
+        records.append(record)
+    if arguments.format and not arguments.json:
+        show_one(records[0], as_json=False)
+        return
+    rows = [{key: row[key] for key in ("format", "what", "available")} for row in records]
+    lacking = [f"{row['format']}: {row['install']}" for row in records if row["install"]]
+    show_result(records, rows, arguments.json, *lacking)
 
 
 def _options(

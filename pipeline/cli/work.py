@@ -23,6 +23,7 @@ from gaitforge.pipeline.cli.parsing.parser import Command, command
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_arguments, runner_settings
 from gaitforge.pipeline.cli.parsing.values import noting, refuse_unread, uses
 from gaitforge.pipeline.terminal import (
+    NOTHING,
     Rows,
     TerminalReporter,
     own_reporter,
@@ -48,6 +49,7 @@ class Result:
         record: the JSON.
         rows: the table; None for the lines alone, or else the record's names and values.
         lines: text below the table.
+        empty: stands for a table without rows.
         title, about: title of the table in Prefect's page, and the store or run that it describes.
         tables: title -> rows of further tables in Prefect's page; texts: title -> Markdown there.
         pages: files to link.
@@ -60,6 +62,7 @@ class Result:
     record: Any = None
     rows: Rows | None = None
     lines: tuple[str, ...] = ()
+    empty: str = NOTHING
     title: str = ""
     about: Path | str | None = None
     tables: Mapping[str, Rows] = field(default_factory=dict)
@@ -78,7 +81,7 @@ class Result:
 
     def _show(self, as_json: bool) -> None:
         if self.rows is not None:
-            show_result(self.record, self.rows, as_json, *self.lines)
+            show_result(self.record, self.rows, as_json, *self.lines, empty=self.empty)
         elif self.lines and not as_json:
             print(*self.lines, sep="\n")
         else:

@@ -64,7 +64,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
         lines += ["", f"{finding.severity}, {finding.name}:", *_shown_commands(finding, data)]
     if page is not None:
         lines += ["", str(page)]
-    show_result(record, rows, arguments.json, *lines)
+    show_result(record, rows, arguments.json, *lines, empty="no faults")
     return int(any(finding.severity == "error" for finding in findings))
 
 
