@@ -61,12 +61,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def names_allowed(name: str, names: Iterable[str], further: str = "", limit: int = 200) -> str:
     """The end of a message on an unknown name: the nearest name, then those that are allowed.
 
+    Three names or fewer are seen at a glance, and none of them is guessed.
+
     Args:
         further: what else is allowed, in words, such as "or module:Config".
         limit: most names to list.
     """
     known = list(names)
-    close = nearest(name, known)
+    close = nearest(name, known) if len(known) > 3 else ""
     question = f"did you mean '{close}'? " if close else ""
     ending = f", {further}" if further else ""
     return f"{question}allowed: {listed(known, limit)}{ending}"

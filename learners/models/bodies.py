@@ -292,7 +292,10 @@ class Body:
         for an unknown field, or a wrong width of a field or of the action.
         """
         if act_dim != self.act_dim:
-            raise ValueError(f"this body's actions have size {self.act_dim}, got {act_dim}")
+            raise ValueError(
+                f"this body's actions have size {self.act_dim}, got {act_dim} from the data; "
+                "gaitforge models says which data a model is for"
+            )
         nodes = list(self.parents)
         fields = {LAST_ACTION: self.actions, **self.fields}
         unknown = [name for name in slices if name not in (*fields, *ROOT_FIELDS)]
