@@ -18,7 +18,7 @@ gym collect {new} --env Hopper-v5 --policies {hopper} --steps 0 | at least 1, no
 evaluate none --task gym | no policy 'none'; allowed: medium, expert
 evaluate random --task gym --set env=Bee-v5 | no task 'Bee-v5'
 evaluate random --task gym --set environments=0 | at least 1
-evaluate random --task gym --terrain flat | --terrain cannot be used here: options of legged robots; gym has --set | env
+evaluate random --task gym --terrain flat | options of legged robots; gym has --set
 """
 """A command and what its line has to say; names in braces are places."""
 WITHOUT_EFFECT = """
