@@ -1,5 +1,6 @@
 """Names of the physics back ends, without importing one."""
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import extension, extension_names
 
 BACKENDS = {
@@ -18,7 +19,7 @@ def backend_names() -> list[str]:
 def check_backend(name: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
     if name not in backend_names():
-        raise ValueError(f"unknown simulator '{name}'; allowed: {', '.join(backend_names())}")
+        raise ValueError(f"unknown simulator '{name}'; {names_allowed(name, backend_names())}")
     return name
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 
@@ -48,6 +49,29 @@ def listed(values: Iterable[object], limit: int = 24) -> str:
         return "(none)"
     extra = f", … ({len(names)} in all)" if len(names) > limit else ""
     return ", ".join(names[:limit]) + extra
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The name most like a mistyped one, whatever its case; "" if none is like it."""
+    by_lower_case = {candidate.lower(): candidate for candidate in names}
+    close = get_close_matches(name.lower(), by_lower_case, 1)
+    return by_lower_case[close[0]] if close else ""
+
+
+def names_allowed(name: str, names: Iterable[str], further: str = "", limit: int = 200) -> str:
+    """The end of a message on an unknown name: the nearest name, then those that are allowed.
+
+    Three names or fewer are seen at a glance, and none of them is guessed.
+
+    Args:
+        further: what else is allowed, in words, such as "or module:Config".
+        limit: most names to list.
+    """
+    known = list(names)
+    close = nearest(name, known) if len(known) > 3 else ""
+    question = f"did you mean '{close}'? " if close else ""
+    ending = f", {further}" if further else ""
+    return f"{question}allowed: {listed(known, limit)}{ending}"
 
 
 def install_extra(extra: str) -> str:

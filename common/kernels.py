@@ -22,6 +22,10 @@ _COVERAGE_NAMES = (
 """What numba takes from `coverage.types` as it is imported."""
 
 
+compile_listeners: list[Callable[[], object]] = []
+"""Called when a function is about to be compiled, which takes seconds, once on a machine."""
+
+
 @cache
 def numba() -> ModuleType:
     """The package; every import of it in this project is this one."""
@@ -55,7 +59,16 @@ def ufunc(function: Any, signatures: list[str], **options: Any) -> Any:
 def _keep_on_without_disk(dispatcher: Any) -> None:
     """Let a compiled function work whose cache cannot be read or written, as on a full disk."""
     disk = dispatcher._cache
-    disk.load_overload = _on_disk_or_in_memory(disk.load_overload)
+    load = _on_disk_or_in_memory(disk.load_overload)
+
+    def loaded_or_told(*arguments: Any) -> Any:
+        machine_code = load(*arguments)
+        if machine_code is None:  # numba compiles it next
+            for tell in compile_listeners:
+                tell()
+        return machine_code
+
+    disk.load_overload = loaded_or_told
     disk.save_overload = _on_disk_or_in_memory(disk.save_overload)
 
 

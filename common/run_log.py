@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Literal, Protocol, cast
 
-from gaitforge.common.errors import first_line, listed, missing_package
+from gaitforge.common.errors import first_line, missing_package, names_allowed
 from gaitforge.common.extensions import Registered, named_extension, own_function
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.common.interrupts import Stopped
@@ -145,8 +145,8 @@ def check_loggers(names: Sequence[str]) -> None:
 def _logger_class(name: str) -> Callable[[LoggedRun], Logger]:
     if ":" not in name:
         if name not in LOGGERS:
-            allowed = listed([*LOGGERS, NONE, "module:Class"])
-            raise ValueError(f"unknown logger '{name}'; allowed: {allowed}")
+            choices = names_allowed(name, [*LOGGERS, NONE], "module:Class")
+            raise ValueError(f"unknown logger '{name}'; {choices}")
         entry = LOGGERS[name]
         entry.check(name)
         return cast(Callable[[LoggedRun], Logger], own_function(entry.logger, "logger"))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gaitforge.common.errors import DatasetError, failures, listed
+from gaitforge.common.errors import DatasetError, failures, listed, names_allowed
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 TERRAIN_AND_SKILL = ("terrain", "skill")
@@ -161,7 +161,7 @@ class Schema:
         for candidate in self.fields:
             if candidate.name == name:
                 return candidate
-        raise DatasetError(f"unknown field {name!r}; allowed: {listed(self.names())}")
+        raise DatasetError(f"unknown field {name!r}; {names_allowed(name, self.names())}")
 
     def to_json(self) -> dict[str, object]:
         """The schema as JSON values; `from_json` is the inverse."""

@@ -541,8 +541,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[PartRuns, str]:
                 for part_id, entry in tree["parts"].items()
             }
             return parts, str(tree["hash"])
-    except FileNotFoundError as error:
-        raise DatasetError(f"no file {path}; gaitforge query --save writes selections") from error
+    except FileNotFoundError:
+        raise DatasetError(f"no file {path}; gaitforge query --save FILE writes one") from None
     except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is not a saved selection") from error
     raise DatasetError(

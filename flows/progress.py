@@ -10,6 +10,10 @@ Advance = Callable[[int, str], None]
 """advance(n, note): n more units are done; the note is a few words to show beside them."""
 
 
+COMPILING = "compiling, once"
+"""The note beside a step that has not begun, as its machine code is made."""
+
+
 class Reporter(Protocol):
     """Shows the progress of long steps, one at a time."""
 

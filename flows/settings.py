@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from gaitforge.common.errors import listed, names_allowed, nearest
 from gaitforge.flows.records.plans import check_value, plan_from_tree
 
 Plan = TypeVar("Plan")
@@ -20,8 +21,23 @@ _NEEDS = {
 """Pydantic's name of an error -> what the setting needs."""
 
 
+_TRAININGS = ("config", "settings")
+"""Names of the settings of a training: the one that is shown, and a plan's field of another name,
+which is accepted too. Either stands for the other where a plan has only that."""
+
+
+class _UnknownSettingError(ValueError):
+    """A setting that a plan lacks; `names` are those that stand in its place."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+
+
 def override(plan: Plan, settings: Sequence[str]) -> Plan:
     """A copy of a frozen dataclass tree with `path.to.field=value` settings applied.
+
+    `config.` is the settings of a training, or of all trainings, in every plan.
 
     Values are read by the field's type: tuples as comma-separated lists, mappings and tuples of
     records as JSON. Entries of mappings are set by `path.to.field.entry=value`, as JSON or else as
@@ -34,8 +50,44 @@ def override(plan: Plan, settings: Sequence[str]) -> Plan:
         path, separator, text = setting.partition("=")
         if not separator:
             raise ValueError(f"--set needs NAME=VALUE, not '{setting}'")
-        plan = _replaced(plan, path.split("."), text, path)
+        try:
+            plan = _replaced(plan, _field_path(plan, path).split("."), text, path)
+        except _UnknownSettingError as error:
+            question = f"did you mean '{close}'? " if (close := _nearest_path(plan, path)) else ""
+            allowed = listed(sorted(error.names), 200)
+            message = f"unknown setting '{path}'; {question}allowed: {allowed}"
+            raise ValueError(message) from None
     return plan
+
+
+def _field_path(plan: Any, path: str) -> str:
+    """A setting's path by the plan's own name of what it knows of a training."""
+    names = [field.name for field in fields(plan)]
+    head, dot, tail = path.partition(".")
+    if head in _TRAININGS and head not in names:
+        head = next((name for name in _TRAININGS if name in names), head)
+    return f"{head}{dot}{tail}"
+
+
+def _shown(name: str) -> str:
+    shown, other = _TRAININGS
+    return shown if name == other else name
+
+
+def _nearest_path(plan: Any, path: str) -> str:
+    """The setting that a mistyped path most likely means: the same name elsewhere, or a near one.
+
+    A plan's `setting_classes` tell what settings its mappings have.
+    """
+    known = setting_names(plan)
+    for name, kind in getattr(plan, "setting_classes", {}).items():
+        known += [f"{_shown(name)}.{field.name}" for field in fields(kind)]
+    by_name = {name.rpartition(".")[2]: name for name in reversed(known)}
+    head, dot, tail = path.partition(".")
+    name = path.rpartition(".")[2]
+    close = by_name.get(name) or nearest(path, known) or by_name.get(nearest(name, by_name), "")
+    group = nearest(head, [_shown(field.name) for field in fields(plan)])
+    return close or (f"{group}{dot}{tail}" if group and dot else "")
 
 
 def with_chosen(plan: Plan, values: Mapping[str, object]) -> Plan:
@@ -53,8 +105,8 @@ def with_named(plan: Plan, values: Mapping[str, object]) -> Plan:
     paths = setting_paths(plan)
     if unknown := [name for name in values if name not in paths]:
         owner = type(plan).__name__
-        allowed = ", ".join(sorted(paths))
-        raise ValueError(f"{owner} has no setting '{unknown[0]}'; allowed: {allowed}")
+        choices = names_allowed(unknown[0], sorted(paths))
+        raise ValueError(f"{owner} has no setting '{unknown[0]}'; {choices}")
     return _with_values(plan, {tuple(paths[name].split(".")): values[name] for name in values})
 
 
@@ -90,7 +142,7 @@ def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
     head = path[0]
     tail = path[1:]
     if head not in names:
-        raise ValueError(f"unknown setting '{whole}'; allowed: {', '.join(sorted(names))}")
+        raise _UnknownSettingError([_shown(name) for name in names])
     current = getattr(plan, head)
     if tail:
         if isinstance(current, Mapping):

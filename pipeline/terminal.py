@@ -2,25 +2,29 @@
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from tqdm import tqdm
 
 from gaitforge.datasets.catalog.rows import Records
-from gaitforge.flows.progress import Advance, Reporter, Silent, leads
+from gaitforge.flows.progress import COMPILING, Advance, Reporter, Silent, leads
 
 # Results as tables or JSON.
 Rows = Sequence[Mapping[str, object]]
+NOTHING = "(nothing)"
+"""A table without rows, where no word says what is missing."""
 
 
-def show(records: Rows, as_json: bool) -> None:
-    """Print records as a table, or as a JSON list."""
-    show_result(list(records), records, as_json)
+def show(records: Rows, as_json: bool, empty: str = NOTHING) -> None:
+    """Print records as a table, or as a JSON list; `empty` stands for a table without rows."""
+    show_result(list(records), records, as_json, empty=empty)
 
 
 def show_one(record: Mapping[str, object], as_json: bool) -> None:
@@ -33,10 +37,12 @@ def show_one(record: Mapping[str, object], as_json: bool) -> None:
         print(f"{name:<{width}}  {cell(value)}")
 
 
-def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
+def show_result(
+    record: object, rows: Rows, as_json: bool, *lines: str, empty: str = NOTHING
+) -> None:
     """Print a record as JSON; or, for people, rows as a table and lines below it."""
     if not as_json:
-        for line in chain(_table_lines(rows), lines):
+        for line in chain(_table_lines(rows) if rows else [empty], lines):
             print(line)
     elif record and isinstance(record, list | tuple | Records):  # one by one: may be millions
         separator = "[\n "
@@ -46,6 +52,13 @@ def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
         print("\n]")
     else:
         print(json_text(record))
+
+
+def say_next(*words: Path | str) -> None:
+    """Name the command that mostly comes next, in a line on standard error; grey on a terminal."""
+    line = f"next: gaitforge {shlex.join(map(str, words))}"
+    sys.stdout.flush()
+    print(f"\x1b[90m{line}\x1b[0m" if sys.stderr.isatty() else line, file=sys.stderr)
 
 
 def json_text(value: object, indent: int | None = 1) -> str:
@@ -90,7 +103,7 @@ def table(records: Rows) -> str:
 def _table_lines(records: Rows) -> Iterator[str]:
     """The lines of a `table`, in two passes over the records, of which there may be millions."""
     if not records:
-        yield "(nothing)"
+        yield NOTHING
         return
     first = records[0]
     widths = {name: len(name) for name in first}
@@ -131,6 +144,9 @@ def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 # Progress.
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
+ESTIMATE_S = 5.0
+"""How long a step has to go on before the time that is left is told."""
+_BAR_WITHOUT_ESTIMATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
 
 @dataclass(frozen=True)
@@ -160,12 +176,24 @@ class TerminalReporter:
             dynamic_ncols=True,
             mininterval=BAR_PERIOD_S,
             file=sys.stderr,
+            bar_format=_BAR_WITHOUT_ESTIMATE,
         ) as bar:
+            began: float | None = None
 
             def advance(n: int, note: str) -> None:
+                nonlocal began
+                if n > 0 and began is None:
+                    began = time.monotonic()
+                    bar.last_print_t = time.time()  # what came before is not the step's speed
+                    note = note or " "  # takes the place of what the beginning said
+                if began is not None and time.monotonic() - began >= ESTIMATE_S:
+                    bar.bar_format = None
                 if note:
-                    bar.set_postfix_str(note, refresh=False)
-                bar.update(n)
+                    bar.set_postfix_str(note.strip(), refresh=False)
+                if n or not note:
+                    bar.update(n)
+                else:
+                    bar.refresh()
 
             yield advance
 
@@ -183,10 +211,16 @@ class _Lines:
         self._unit = unit
         self._first = self._done = done
         self._note = ""
+        self._said = ""
         self._started = self._shown = time.monotonic()
+        self._began: tuple[float, int] | None = None
+        """When the first units were done, and how many."""
 
     def advance(self, n: int, note: str) -> None:
         self._done += n
+        if n > 0 and self._began is None:
+            self._began = time.monotonic(), self._done
+            self._note = "" if self._note == COMPILING else self._note
         self._note = note or self._note
         if time.monotonic() - self._shown >= LINE_PERIOD_S:
             self._show()
@@ -198,15 +232,28 @@ class _Lines:
     def _show(self, finished: bool = False) -> None:
         self._shown = time.monotonic()
         elapsed = self._shown - self._started
+        if self._began is None:
+            line = (
+                f"{self._name:<16} {self._done / max(self._total, 1):4.0%}  {self._note}".rstrip()
+            )
+            if line != self._said:
+                print(line, file=sys.stderr, flush=True)
+            self._said = line
+            return
         rate = (self._done - self._first) / max(elapsed, 1e-9)
+        began_at, began_with = self._began
+        if self._done > began_with and not finished:  # what came before is not the step's speed
+            rate = (self._done - began_with) / max(self._shown - began_at, 1e-9)
         # Episodes that end early leave steps over; the step is finished all the same.
         share = 1.0 if finished else self._done / max(self._total, 1)
         still = max(0, self._total - self._done)
-        left = f"{duration(still / rate)} left" if rate else "time left unknown"
-        left = f"in {duration(elapsed)}" if finished else left
+        left = f", {duration(still / rate)} left" if rate > 0 else ""
+        if self._shown - began_at < ESTIMATE_S:
+            left = ""
+        left = f", in {duration(elapsed)}" if finished else left
         note = f", {self._note}" if self._note else ""
         pace = f"{rate:,.0f} {self._unit}s/s" if rate >= 1 else f"{60 * rate:.1f} {self._unit}s/min"
-        print(f"{self._name:<16} {share:4.0%}  {pace}, {left}{note}", file=sys.stderr, flush=True)
+        print(f"{self._name:<16} {share:4.0%}  {pace}{left}{note}", file=sys.stderr, flush=True)
 
 
 def own_reporter() -> Reporter:

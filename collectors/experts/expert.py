@@ -34,7 +34,7 @@ from gaitforge.collectors.robots.robot import (
     load_robots,
     own_files,
 )
-from gaitforge.common.errors import failures
+from gaitforge.common.errors import failures, names_allowed
 
 
 # The network of an expert's file.
@@ -261,7 +261,7 @@ def _files(name: str) -> tuple[Path, dict[str, Any]]:
         path = Path(name).absolute() / kind.card
     if not path.is_file():
         raise UnknownExpertError(
-            f"no expert '{name}'; allowed: {', '.join(list_experts())}, a .safetensors file"
+            f"no expert '{name}'; {names_allowed(name, list_experts(), 'a .safetensors file')}"
             f"{folders_allowed()}{why_unread(Path(name)) if name else ''}"
         )
     card_path = path.with_suffix(".json")

@@ -22,7 +22,7 @@ import numpy as np
 
 from gaitforge.collectors.rotations import wrapped
 from gaitforge.collectors.timing import GRAVITY_MS2
-from gaitforge.common.errors import DatasetError, failures
+from gaitforge.common.errors import DatasetError, failures, names_allowed
 from gaitforge.common.files import fsync_tree, join_inside
 from gaitforge.datasets.schema import consecutive_slices
 
@@ -211,8 +211,8 @@ def find_robot(robot: str) -> Path:
             return path / CARD_FILE
         raise RobotError(f"the folder {path} holds no {CARD_FILE}")
     raise RobotError(
-        f"no robot '{robot}'; allowed: {', '.join(list_robots())}, or a card, "
-        f"or a folder with {CARD_FILE}"
+        f"no robot '{robot}'; "
+        + names_allowed(robot, list_robots(), f"or a card, or a folder with {CARD_FILE}")
     )
 
 

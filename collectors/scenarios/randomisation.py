@@ -6,7 +6,6 @@ Distributions of randomised quantities are read as they are written in plans.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from math import exp, floor, isfinite, log
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.quantities import QUANTITIES, Quantity
-from gaitforge.common.errors import failures
+from gaitforge.common.errors import failures, nearest
 
 # Distributions.
 _FORMS = {
@@ -392,8 +391,8 @@ def standardised(draws: np.ndarray) -> np.ndarray:
 
 def _index(name: str) -> int:
     if name not in DRAW_INDEX:
-        near = get_close_matches(name, [*GROUPS, *DRAW_NAMES], 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(GROUPS)}"
+        near = nearest(name, [*GROUPS, *DRAW_NAMES])
+        hint = f"did you mean '{near}'?" if near else f"there are {', '.join(GROUPS)}"
         raise ValueError(f"nothing is randomised by the name '{name}'; {hint}")
     return DRAW_INDEX[name]
 

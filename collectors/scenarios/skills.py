@@ -32,6 +32,7 @@ from gaitforge.collectors.scenarios.terrains import (
     check_terrain,
 )
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.common.errors import names_allowed
 
 
 # Signals.
@@ -394,8 +395,7 @@ ALL_SKILLS = ChainMap(SKILLS, {WALK.name: WALK})
 def check_skill(skill: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
     if skill not in ALL_SKILLS:
-        names = ", ".join([*SKILLS, WALK.name])
-        raise ValueError(f"unknown skill '{skill}'; allowed: {names}")
+        raise ValueError(f"unknown skill '{skill}'; {names_allowed(skill, [*SKILLS, WALK.name])}")
     return skill
 
 

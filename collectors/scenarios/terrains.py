@@ -19,6 +19,7 @@ import numpy as np
 
 from gaitforge.collectors.robots.kinematics import C, Range, commanded_distance_m, length_scale
 from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.kernels import compiled
 
 # Terrains.
@@ -167,8 +168,8 @@ def check_terrain(terrain: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
     if terrain not in ALL_TERRAINS:
         raise ValueError(
-            f"unknown terrain '{terrain}'; allowed: {', '.join(TERRAINS)}, "
-            f"and to evaluate on {', '.join(UNSEEN)}"
+            f"unknown terrain '{terrain}'; "
+            + names_allowed(terrain, TERRAINS, f"and to evaluate on {', '.join(UNSEEN)}")
         )
     return terrain
 

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from gaitforge.common.errors import DatasetError, listed, missing_package
+from gaitforge.common.errors import DatasetError, listed, missing_package, names_allowed
 from gaitforge.common.extensions import extension, extension_names
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def find_format(name: str) -> FormatEntry:
     if name in FORMATS:
         return FORMATS[name]
     if (packaged := extension("format", name)) is None:
-        raise DatasetError(f"unknown format '{name}'; allowed: {listed(format_names())}")
+        raise DatasetError(f"unknown format '{name}'; {names_allowed(name, format_names())}")
     entry = packaged.load()
     if not isinstance(entry, FormatEntry):
         raise DatasetError(f"{packaged.where} is no FormatEntry: {packaged.path}")
@@ -94,7 +94,7 @@ def options_of(cls: type[Any], values: Mapping[str, Any] | None) -> Any:
     kinds = get_type_hints(cls, include_extras=True)
     for name, value in (values or {}).items():
         if name not in kinds:
-            raise DatasetError(f"unknown option '{name}'; allowed: {listed(kinds)}")
+            raise DatasetError(f"unknown option '{name}'; {names_allowed(name, kinds)}")
         allowed = getattr(kinds[name], "__metadata__", [(value,)])[0]
         if value not in allowed:
             raise DatasetError(f"option {name} is {value!r}; allowed: {listed(allowed)}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gaitforge.common.errors import DatasetError, disk_failures, failures, listed
+from gaitforge.common.errors import DatasetError, disk_failures, failures, names_allowed
 from gaitforge.common.files import (
     create_durably,
     fsync_path,
@@ -242,8 +242,8 @@ def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
 def read_tag(root: Path, name: str, address: str = "") -> Tag:
     """Read a tag; DatasetError if there is none of this name or its file is damaged."""
     if not _NAME.fullmatch(name) or not _path(root, name).is_file():
-        tags = listed(tag_names(root))
-        raise DatasetError(f"no tag {name!r} in {address or root}; allowed: {tags}")
+        choices = names_allowed(name, tag_names(root), limit=24)
+        raise DatasetError(f"no tag {name!r} in {address or root}; {choices}")
     problem = f"tag {name} of {address or root} cannot be read"
     with failures(problem, OSError, ValueError, KeyError, TypeError, AttributeError):
         body = unsealed(_path(root, name).read_bytes(), "tag_version", TAG_VERSION)

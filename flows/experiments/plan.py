@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import comb, isfinite
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -323,6 +323,7 @@ class Experiment:
     evaluate: Settings = field(default_factory=dict)
     expert: str = ""
     published: tuple[Published, ...] = ()
+    setting_classes: ClassVar[Mapping[str, type]] = {"settings": TrainConfig}
 
     def __post_init__(self) -> None:
         self._check_names()

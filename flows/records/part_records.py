@@ -29,6 +29,7 @@ from gaitforge import datasets
 from gaitforge.common.errors import listed
 from gaitforge.common.files import join_inside, temporary_file
 from gaitforge.common.interrupts import Interrupted
+from gaitforge.common.kernels import compile_listeners
 from gaitforge.common.locks import (
     SILENT_S,
     ProcessIdentity,
@@ -38,7 +39,7 @@ from gaitforge.common.locks import (
 from gaitforge.datasets import DatasetError, Store
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.s3 import is_bucket_url, local_folder
-from gaitforge.flows.progress import Advance
+from gaitforge.flows.progress import COMPILING, Advance
 from gaitforge.flows.records.logs import log_event, short
 from gaitforge.flows.records.plans import read_fields
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
@@ -283,7 +284,7 @@ MAX_FAILURES = 20
 class Heartbeat:
     """A part in work: `steps` of about `total` are done, in `seconds`.
 
-    `phase` is "simulate" or "write". `age_s` is that of the file, not stored in it.
+    `phase` is "compile", "simulate" or "write". `age_s` is that of the file, not stored in it.
     """
 
     part: str
@@ -355,10 +356,12 @@ class PartActivity:
 
     def __enter__(self) -> "PartActivity":
         self._write()
+        compile_listeners.append(self._compiling)
         log_event(self._records, "info", "part started", part=self._beat.part)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        compile_listeners.remove(self._compiling)
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
         ids = {"part": self._beat.part, "steps": self._beat.steps}
@@ -372,7 +375,7 @@ class PartActivity:
 
     def advance(self, steps: int) -> None:
         """Count some more steps."""
-        self._beat = replace(self._beat, steps=self._beat.steps + steps)
+        self._beat = replace(self._beat, steps=self._beat.steps + steps, phase="simulate")
         if time.monotonic() - self._written >= HEARTBEAT_S:
             self._write()
 
@@ -380,6 +383,12 @@ class PartActivity:
         """The steps are done and the part is being written."""
         self._beat = replace(self._beat, phase="write")
         self._write()
+
+    def _compiling(self) -> None:
+        """Machine code is made, before or between the steps."""
+        if self._beat.phase == "simulate":
+            self._beat = replace(self._beat, phase="compile")
+            self._write()
 
     def _write(self) -> None:
         self._written = time.monotonic()
@@ -434,7 +443,8 @@ class FollowedParts:
         beats = [beat for beat in read_active(self._folder) if beat.part in self._open]
         steps = self._collected + sum(beat.steps for beat in beats)
         # A restarted part begins at its first step; the shown progress stays.
-        self._advance(max(0, steps - self._shown), "")
+        compiles = not steps and any(beat.phase == "compile" for beat in beats)
+        self._advance(max(0, steps - self._shown), COMPILING if compiles else "")
         self._shown = max(steps, self._shown)
 
 

@@ -7,6 +7,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from gaitforge.common.errors import names_allowed
+
 Plan = TypeVar("Plan")
 
 PLAN = "plan.json"  # a training run's record
@@ -121,7 +123,7 @@ def _dataclass(
     names = _fields(kind)
     unknown = sorted(tree.keys() - names.keys())
     if unknown:
-        raise ValueError(f"{where} has no '{unknown[0]}'; allowed: {', '.join(names)}")
+        raise ValueError(f"{where} has no '{unknown[0]}'; {names_allowed(unknown[0], names)}")
     needed = {f.name.rstrip("_") for f in fields(kind) if f.default is f.default_factory is MISSING}
     known = known or {}
     if absent := sorted(needed - tree.keys() - known.keys()):

@@ -24,6 +24,7 @@ from gaitforge.common.files import sha256_file
 from gaitforge.common.limits import Range, Whole, check_ranges
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection
+from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.flows.intervals import (
     Interval,
     combined_interval,
@@ -459,6 +460,9 @@ class EvaluationPlan(ABC):
     def source(self, policy: str, which: str = "last") -> PolicySource:
         """The policy of a folder, file or "module:Class", or else an expert or baseline by name."""
         path = Path(policy)
+        if (path / ROOT_FILE).is_file():
+            makes = f"`gaitforge train {policy} --out RUN` makes one"
+            raise ValueError(f"{policy} is a store, not a policy; {makes}")
         lost = len(path.parts) > 1 and not path.exists() and "," not in policy
         if ":" in policy or is_run(path) or path.suffix == ".onnx" or lost:
             return named_source(policy, which)

@@ -22,6 +22,7 @@ from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.limits import Range
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
@@ -282,9 +283,8 @@ def legged_plan(
         ValueError: no such preset, or values that the plan refuses.
     """
     if preset not in data.COLLECTION_PRESETS:
-        raise ValueError(
-            f"unknown preset '{preset}'; allowed: {', '.join(data.COLLECTION_PRESETS)}"
-        )
+        choices = names_allowed(preset, data.COLLECTION_PRESETS)
+        raise ValueError(f"unknown preset '{preset}'; {choices}")
     plan = LeggedPlan(grid=data.COLLECTION_PRESETS[preset])
     if preset == MIXED:
         plan = replace(plan, expert=",".join(data.MIXED_EXPERTS))

@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import (
     extension,
     extension_names,
@@ -48,8 +49,8 @@ def _plan_class(kind: str) -> type[CollectionPlan]:
         return cast(type[CollectionPlan], own_function(TASKS[kind], "task"))
     packaged = named_extension("task", kind) if ":" in kind else extension("task", kind)
     if packaged is None:
-        allowed = ", ".join(dict.fromkeys([*TASKS, *extension_names("task")]))
-        raise ValueError(f"unknown task '{kind}'; allowed: {allowed}, or module:Plan")
+        names = dict.fromkeys([*TASKS, *extension_names("task")])
+        raise ValueError(f"unknown task '{kind}'; {names_allowed(kind, names, 'or module:Plan')}")
     plan = packaged.load()
     if not (isinstance(plan, type) and issubclass(plan, CollectionPlan)):
         raise ValueError(f"{packaged.where} is not a CollectionPlan, but {packaged.path}")

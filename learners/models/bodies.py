@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import Registered
 from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.learners.models.registry import PRESETS
@@ -291,7 +292,10 @@ class Body:
         for an unknown field, or a wrong width of a field or of the action.
         """
         if act_dim != self.act_dim:
-            raise ValueError(f"this body's actions have size {self.act_dim}, got {act_dim}")
+            raise ValueError(
+                f"this body's actions have size {self.act_dim}, got {act_dim} from the data; "
+                "gaitforge models says which data a model is for"
+            )
         nodes = list(self.parents)
         fields = {LAST_ACTION: self.actions, **self.fields}
         unknown = [name for name in slices if name not in (*fields, *ROOT_FIELDS)]
@@ -372,8 +376,8 @@ def known_body(body: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
     """
     if isinstance(body, str) and body not in body_names():
         if not Path(body).exists():
-            names = ", ".join(body_names())
-            raise ValueError(f"no body {body!r}; allowed: {names}, or an MJCF or robot's folder")
+            choices = names_allowed(body, body_names(), "or an MJCF or robot's folder")
+            raise ValueError(f"no body {body!r}; {choices}")
         return robot_tree(Path(body))
     if not isinstance(body, str) and {*body} != {"parents", "actions"}:
         raise ValueError(f"a body's tree has parents and actions, not {', '.join(body)}")

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.learners.models.base import (
     STACKED,
     HistoryNetwork,
@@ -244,7 +245,9 @@ class BoTConfig:
         object.__setattr__(self, "body", known_body(self.body))
         check_memory("BoT", self.history_kind, self.history, self.n_modes)
         if self.masking not in MASKINGS:
-            raise ValueError(f"no masking {self.masking!r}; allowed: {', '.join(MASKINGS)}")
+            raise ValueError(
+                f"no masking {self.masking!r}; {names_allowed(self.masking, MASKINGS)}"
+            )
         if self.first_hard_layer not in (0, 1):
             raise ValueError(f"BoT first_hard_layer must be 0 or 1, got {self.first_hard_layer}")
         if self.fixed_std is not None and not self.fixed_std > 0:

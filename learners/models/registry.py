@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import (
     Extension,
     Registered,
@@ -40,6 +41,17 @@ KINDS: dict[str, str] = {
     "mlp": "gaitforge.learners.models.mlp:MLPConfig",
 }
 
+NETWORKS = {
+    "fcnet": "Fourier Controller Network",
+    "bot": "BoT",
+    "body-mlp": "MLP by body parts",
+    "transformer": "Transformer over time",
+    "dt": "Decision Transformer",
+    "history-mlp": "MLP of several steps",
+    "mlp": "MLP of one step",
+}
+"""Kind -> the network in a few words."""
+
 
 def config_class(kind: str) -> Any:
     """The config class of a kind: one of KINDS, another package's, or "module:Config".
@@ -53,8 +65,10 @@ def config_class(kind: str) -> Any:
     else:
         config = named_extension("model", kind) if ":" in kind else extension("model", kind)
     if config is None:
-        allowed = ", ".join(dict.fromkeys([*KINDS, *extension_names("model")]))
-        raise ValueError(f"no kind of model {kind!r}; allowed: {allowed}, or module:Config")
+        names = dict.fromkeys([*KINDS, *extension_names("model")])
+        raise ValueError(
+            f"no kind of model {kind!r}; {names_allowed(kind, names, 'or module:Config')}"
+        )
     network = config.load()
     is_config = isinstance(network, type) and is_dataclass(network)
     if not (is_config and hasattr(network, "build") and hasattr(network, "prefix_len")):
@@ -82,6 +96,7 @@ class ModelPreset:
             its own loss of imitation, else "any".
         training: settings of `TrainConfig` that suit the model, besides the defaults; those of a
             paper's preset are the published ones.
+        about: the network in a few words; empty for one of `NETWORKS`.
     """
 
     kind: str
@@ -90,6 +105,15 @@ class ModelPreset:
     space: str = "legged"
     objective: str = "any"
     training: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""
+
+    @property
+    def words(self) -> str:
+        """The network in a few words, with the settings by which presets of a kind differ."""
+        masking = self.values.get("masking")
+        settings = [f"{masking.replace('none', 'no')} mask"] if masking else []
+        settings += ["spectral"] if self.values.get("history_kind") == "spectral" else []
+        return ", ".join([self.about or NETWORKS.get(self.kind, self.kind), *settings])
 
 
 # Sferrazza et al. 2024, Figures 12a and 12b; as in the published code, the embedding is 64 for each
@@ -246,14 +270,14 @@ def model_preset(name: str) -> ModelPreset:
     if name in PRESETS:
         return PRESETS[name]
     if ":" not in name and name not in model_names():
-        allowed = ", ".join(model_names())
-        raise ValueError(f"no model {name!r}; allowed: {allowed}, or module:Config")
+        choices = names_allowed(name, model_names(), "or module:Config")
+        raise ValueError(f"no model {name!r}; {choices}")
     return ModelPreset(name, None, {}, training=getattr(config_class(name), "training", {}))
 
 
 def describe_models() -> list[dict[str, Any]]:
-    """Every model as {model, kind, space, objective, parameters}; imports none."""
-    shown = ("kind", "space", "objective", "parameters")
+    """Every model as {model, kind, words, space, objective, parameters}; imports none."""
+    shown = ("kind", "words", "space", "objective", "parameters")
     packaged = [name for name in extension_names("model") if name not in PRESETS]
     entries = PRESETS.usable() | {name: ModelPreset(name, None, {}) for name in packaged}
     return [
@@ -284,7 +308,7 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
     defaults = default_settings(entry.kind)
     for key in values:
         if key not in defaults:
-            raise ValueError(f"model {name} has no setting {key!r}; allowed: {', '.join(defaults)}")
+            raise ValueError(f"model {name} has no setting {key!r}; {names_allowed(key, defaults)}")
     return ModelSpec(entry.kind, config_class(entry.kind)(**{**entry.values, **values}))
 
 

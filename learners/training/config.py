@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.limits import Fraction, Range, Whole, check_ranges
 from gaitforge.learners.models.registry import model_preset, preset
 from gaitforge.learners.tokens import RETURN_TO_GO, Condition
@@ -154,7 +155,8 @@ class TrainConfig:
         self.token_condition()
         for name, words in _CHOICES.items():
             if getattr(self, name) not in words:
-                raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(words)}")
+                choices = names_allowed(str(getattr(self, name)), words)
+                raise ValueError(f"no {name} {getattr(self, name)!r}; {choices}")
         check_ranges(self)
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import Registered
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def value_settings(objective: str, overrides: Mapping[str, Any]) -> Any:
     names = [setting.name for setting in fields(learner.settings_class)] if learner else []
     for name in overrides:
         if name not in names:
-            allowed = f"; allowed: {', '.join(names)}" if names else ", as it learns no values"
-            raise ValueError(f"objective {objective} has no setting {name!r}{allowed}")
+            choices = f"; {names_allowed(name, names)}" if names else ", as it learns no values"
+            raise ValueError(f"objective {objective} has no setting {name!r}{choices}")
     return learner.settings_class(**overrides) if learner else None
 
 

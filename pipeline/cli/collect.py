@@ -19,29 +19,32 @@ from gaitforge.flows.records.part_records import (
 )
 from gaitforge.flows.records.records import read_plan
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
-from gaitforge.flows.settings import override, with_named
+from gaitforge.flows.settings import override
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_plan
 from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
-    CELLS,
     EXPERT,
     JSON,
     MIX_VERSIONS,
     PRESET,
     RANDOMISATION,
     SHARE,
-    SIMULATION,
     SIMULATOR,
     STORE,
     STRETCH,
+    cells,
     flag,
     needs,
+    of_task,
     option,
     option_values,
     setting,
+    simulation,
+    with_default,
+    with_options,
 )
-from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, of_simulator
+from gaitforge.pipeline.cli.parsing.values import advise, experts, names, numbers, of_simulator
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.terminal import Rows, fields_of
 
@@ -52,13 +55,13 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     PRESET,
     option(
         "--task",
-        "a plug-in's or another package's task, or your own, module:Plan, with settings by --set "
-        "(default: legged robots, to which most other options belong)",
+        "an installed task, or your own module:Plan, with settings by --set (default: legged "
+        "robots)",
         metavar="TASK",
     ),
     option(
         "--plan",
-        "a plan's file, e.g. the record of another collection, instead of --preset",
+        "a plan's file, e.g. another collection's record",
         Path,
         metavar="FILE",
     ),
@@ -70,14 +73,14 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     ),
     option(
         "--where",
-        "with --from-plan: only the parts that have such episodes, by terrain, level, skill, seed "
-        "and action_noise",
+        "with --from-plan: only parts with such episodes, by terrain, level, skill, seed and "
+        "action_noise",
         default="",
         metavar="CONDITION",
     ),
-    option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
-    EXPERT,
-    option("--robot", "robots or folders of robots, which parts take in turn", names),
+    option("--parts", "parts of the plan, e.g. 0-9 (default: all)", numbers),
+    with_default(EXPERT, "the robot's"),
+    option("--robot", "robots or their folders, in turn (default: aliengo)", names),
     option(
         "--policy",
         "a policy that drives: folder of a run or export, one that ships, or module:Class",
@@ -90,16 +93,16 @@ from gaitforge.pipeline.terminal import Rows, fields_of
     SHARE,
     STRETCH,
     SIMULATOR,
-    SIMULATION,
-    CELLS,
+    simulation(320),
+    cells("the preset's"),
     RANDOMISATION,
     option(
         "--state",
-        "store base pose and joint positions, for playback: a quarter more bytes",
+        "store poses, for playback: a quarter more bytes",
         action=argparse.BooleanOptionalAction,
     ),
     flag("--privileged", "store what the expert sees and a learner does not"),
-    flag("--half", "store half-precision floats: half the size, no exact replay"),
+    flag("--half", "half-precision floats: half the size, no exact replay"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
     setting("grid.episodes_per_part=100"),
     MIX_VERSIONS,
@@ -125,7 +128,9 @@ def collect_command(arguments: argparse.Namespace) -> CommandWork:
     else:
         plan = _legged_plan(arguments)
     if arguments.plan or arguments.task:
-        plan = with_named(plan, option_values(arguments, "seed", "threads"))
+        if plan.kind != LEGGED:
+            advise(arguments, of_task(plan))
+        plan = with_options(plan, arguments, "seed", "threads")
         plan = override(plan, arguments.settings)
     of_simulator(arguments, plan)
     with naming(arguments.plan or ""):  # names of parts depend on the policy's code
@@ -223,6 +228,7 @@ def collection_work(
             title="collection",
             about=store,
             view=store if plan.kind == LEGGED else None,
+            next=("train", arguments.store, "--out", f"runs/{Path(arguments.store).stem}"),
             message=f"{amount(now, 'part')} collected, {len(records) - now} already stored",
         )
 

@@ -15,6 +15,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
     CELLS,
     JSON,
+    NEW_STORE,
     OUT,
     STORE,
     TAG,
@@ -113,10 +114,10 @@ def _value(text: str) -> tuple[str, str | bool | int | float]:
 
 
 @command(
-    "gaitforge dataset merge data/monday.zarr data/tuesday.zarr data/both.zarr",
+    "gaitforge dataset merge data/monday.zarr data/tuesday.zarr --out data/both.zarr",
     option("first", "a store's folder", Path),
     option("second", "another store of the same schema", Path),
-    option("out", "folder of the new store", Path),
+    NEW_STORE,
     JSON,
 )
 def _merge(arguments: argparse.Namespace) -> None:
@@ -146,9 +147,9 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge dataset apply data/legged.zarr data/legged-v2.zarr",
+    "gaitforge dataset apply data/legged.zarr --out data/legged-v2.zarr",
     STORE,
-    option("out", "folder of the new store", Path),
+    NEW_STORE,
     JSON,
 )
 def _apply(arguments: argparse.Namespace) -> None:
@@ -256,7 +257,7 @@ def _log(arguments: argparse.Namespace) -> None:
         | ({"sha256": edit.sha256, "origin": dict(edit.origin)} if arguments.json else {})
         for edit in store.edits()
     ]
-    show(rows, arguments.json)
+    show(rows, arguments.json, empty="no edits")
 
 
 dataset_command = actions(

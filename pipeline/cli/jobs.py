@@ -44,7 +44,8 @@ def _list(arguments: argparse.Namespace) -> None:
         print()
         show([_task_row(task) for task in seen[0][1]], as_json=False)
     else:
-        show([job_row(job, tasks) for job, tasks in seen], as_json=False)
+        rows = [job_row(job, tasks) for job, tasks in seen]
+        show(rows, as_json=False, empty=f"no jobs of {name}")
 
 
 @command("gaitforge jobs follow 1234", option("job", _JOB, metavar="FOLDER|JOB"))

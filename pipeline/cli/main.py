@@ -82,7 +82,7 @@ COMMANDS = {
             "write a policy for a robot's program, or a store in another format",
         ),
         "import": ("transfer", "import another project's data into a store"),
-        "formats": ("transfer", "list the other projects' formats and their options"),
+        "formats": ("transfer", "list the other projects' formats, or one with its options"),
     },
     OTHERS: {
         "completion": ("main", "print a shell completion script"),

@@ -9,9 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.collectors.robots.robot import RobotCard, list_robots, load_robot
+from gaitforge.collectors.robots.robot import (
+    ASSETS,
+    CARD_FILE,
+    RobotCard,
+    list_robots,
+    load_robot,
+)
 from gaitforge.collectors.simulators import backend_names
 from gaitforge.common.errors import DatasetError
 from gaitforge.common.files import write_bytes_durably
@@ -26,7 +33,6 @@ from gaitforge.pipeline.cli.parsing.options import (
     RANDOMISATION,
     ROBOT,
     SEED,
-    SIMULATION,
     SKILL,
     TERRAIN,
     THREADS,
@@ -37,11 +43,13 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
     planned,
     setting,
+    simulation,
+    with_default,
 )
 from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, uses, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.terminal import TerminalReporter, fields_of, show, show_one, table
+from gaitforge.pipeline.terminal import TerminalReporter, fields_of, show_one, show_result, table
 
 if TYPE_CHECKING:
     from gaitforge.collectors.physics.robot_check import RobotFindings
@@ -55,11 +63,12 @@ SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
 @command("gaitforge robot list --json", JSON)
 def _robot_list(arguments: argparse.Namespace) -> None:
     """List the shipped robots."""
-    robots = map(load_robot, list_robots())
-    show(
-        [{**fields_of(robot, "name", *SIZES), "file": str(robot.path)} for robot in robots],
-        arguments.json,
-    )
+    rows = []
+    records = []
+    for robot in map(load_robot, list_robots()):
+        rows.append(fields_of(robot, "name", *SIZES))
+        records.append({**rows[-1], "file": str(robot.path)})
+    show_result(records, rows, arguments.json, f"cards: {ASSETS}/NAME/{CARD_FILE}")
 
 
 PICTURE = option("--picture", "also draw the robot into this PNG", Path, metavar="FILE")
@@ -150,14 +159,25 @@ def _expert_list(arguments: argparse.Namespace) -> None:
     from gaitforge.collectors.experts.expert import EXPERTS, list_experts, load_expert
 
     rows = []
+    records = []
     for name in list_experts():
         expert = load_expert(name)
         file = str(EXPERTS / f"{name}.safetensors")
         card = expert.card
         lists = {key: ",".join(card[key]) for key in ("skills", "terrains")}
-        row = {"name": name, "file": file, "hash": expert.hash}
-        rows.append(row | lists | {"steps": card["steps"]})
-    show(rows, arguments.json)
+        learned = {"steps": card["steps"]}
+        rows.append({"name": name, **{k: _or_all(k, v) for k, v in lists.items()}, **learned})
+        records.append({"name": name, "file": file, "hash": expert.hash, **lists, **learned})
+    show_result(records, rows, arguments.json, f"files: {EXPERTS}/NAME.safetensors")
+
+
+def _or_all(kind: str, names: str) -> str:
+    """Names of skills or terrains for a table, "all" for all that are trained."""
+    from gaitforge.collectors.scenarios.skills import SKILLS
+    from gaitforge.collectors.scenarios.terrains import TERRAINS
+
+    every = {"skills": SKILLS, "terrains": TERRAINS}[kind]
+    return "all" if set(names.split(",")) == set(every) else names
 
 
 def _trainers(say: Callable[[str], object]) -> Iterator[ExpertTrainer]:
@@ -183,12 +203,16 @@ def _trainer_options(parser: Container) -> None:
     "          gaitforge expert train --model bot --robot a1 --terrain rough --skill walk "
     "--out runs/a1-walk",
     _trainer_options,
-    option("--steps", "environment steps in all", positive),
+    option(
+        "--steps",
+        "environment steps in all (default: 40,000,000 of a robot, two hours on two free cores)",
+        positive,
+    ),
     OUT,
-    ROBOT,
-    TERRAIN,
-    SKILL,
-    SIMULATION,
+    with_default(ROBOT, "aliengo"),
+    with_default(TERRAIN, "all"),
+    with_default(SKILL, "all"),
+    simulation(1024),
     RANDOMISATION,
     option(
         "--model",
@@ -233,7 +257,9 @@ def _expert_train(arguments: argparse.Namespace) -> CommandWork:
 
     def result(_: Path | None) -> Result:
         weights = out / (POLICY if config.model else WEIGHTS)
-        return Result(read_record(weights.with_suffix(".json")), lines=(str(weights),))
+        card = read_record(weights.with_suffix(".json"))
+        following = ("evaluate", out if config.model else weights)
+        return Result(card, lines=(str(weights),), next=following)
 
     return single(arguments, "train expert", work, result, out, device=config.processor)
 
@@ -258,10 +284,10 @@ def _expert_average(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
-    EXPERT,
-    SKILL,
-    SEED,
-    option("--terrain", "terrains; a skill is shown on its hardest of them", names),
+    with_default(EXPERT, "aliengo-locomotion"),
+    with_default(SKILL, "all"),
+    with_default(SEED, "1000003"),
+    option("--terrain", "terrains; a skill is shown on its hardest (default: all)", names),
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),
     option("--format", "file formats: gif, png, webp, mp4 (default: gif,png)", names),
@@ -297,7 +323,11 @@ def _sim_list(arguments: argparse.Namespace) -> None:
     uses(arguments, "isaacgym_python")
     from gaitforge.collectors.physics import availability
 
-    show([asdict(availability(name)) for name in backend_names()], arguments.json)
+    records = [asdict(availability(name)) for name in backend_names()]
+    rows = [{key: row[key] for key in ("name", "available", "version")} for row in records]
+    lacking = [f"{row['name']}: {row['why_not']}" for row in records if not row["available"]]
+    lines = [part for text in lacking for part in wrap(text, 100, subsequent_indent="  ")]
+    show_result(records, rows, arguments.json, *lines)
 
 
 sim_command = actions("sim", "gaitforge sim list --json", _sim_list)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gaitforge.common.errors import listed
+from gaitforge.common.errors import names_allowed
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_plan, read_record, reading_files
 from gaitforge.flows.stages.status import EXPERIMENT, is_experiment, recorded_kind, staged_kind
@@ -30,10 +30,12 @@ from gaitforge.pipeline.cli.parsing.options import (
     TRUST,
     WHERE,
     Options,
+    cells,
     flag,
     needs,
     option,
     setting,
+    with_default,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import ChosenValues, experts, names, numbers, positive
@@ -72,11 +74,13 @@ _CHOICES = {
 }
 """Value that plans look up -> argument of the command line."""
 
+_THE_PLANS = "the experiment's"
 _LEARNERS = option(
     "--learners",
     "of the experiment, or of gaitforge models (default: the experiment's)",
     names,
     metavar="NAME,NAME",
+    also=("--models",),
 )
 _SEEDS = option(
     "--seeds", "random seeds, one run each, e.g. 0-2 (default: the experiment's)", numbers
@@ -88,8 +92,12 @@ _TRAIN_TIME = option(
     metavar="SECONDS",
     dest="train_s",
 )
-_EPISODES = option("--episodes", "episodes to evaluate per cell or task", positive)
-_PARTS = option("--parts", "of the collection, or to collect in a round", positive)
+_EPISODES = option(
+    "--episodes", "episodes to evaluate per cell or task (default: the experiment's)", positive
+)
+_PARTS = option(
+    "--parts", "of the collection, or to collect in a round (default: the experiment's)", positive
+)
 _RANDOMISATION = option(
     "--randomisation",
     "of the episodes that are collected, and on which policies are evaluated: none, default, heavy "
@@ -102,10 +110,10 @@ _CHOSEN: tuple[Options, ...] = (
     _LEARNERS,
     _SEEDS,
     OBJECTIVE,
-    STEPS,
-    BATCH_SIZE,
-    DEVICE,
-    CELLS,
+    with_default(STEPS, _THE_PLANS),
+    with_default(BATCH_SIZE, "the model's"),
+    with_default(DEVICE, "cpu"),
+    cells(_THE_PLANS),
     _EPISODES,
     THREADS,
 )
@@ -131,14 +139,14 @@ _CHOSEN: tuple[Options, ...] = (
     *_CHOSEN,
     _PARTS,
     _RANDOMISATION,
-    EXPERT,
+    with_default(EXPERT, _THE_PLANS),
     WHERE,
     SELECTION,
     _TRAIN_TIME,
     _STAGE,
     option(
         "--size",
-        "of a preset: small, for two cores, or the papers' (default: small)",
+        "of a preset: small, for two cores, or full, the papers'",
         choices=("small", "full"),
         default="small",
     ),
@@ -184,7 +192,7 @@ def _kind_at(path: Path) -> str:
     if kind and kind not in PLAN_KINDS:
         raise ValueError(
             f"{path} holds a plan of the kind '{kind}', which no installed package brings to "
-            f"gaitforge run; allowed: {listed(PLAN_KINDS)}"
+            f"gaitforge run; {names_allowed(kind, PLAN_KINDS)}"
         )
     return kind
 
@@ -214,14 +222,20 @@ def _listed(presets: "Mapping[str, Preset]") -> Result:
 
 
 @work(
-    "gaitforge pipeline runs/walk --terrain flat,rough --skill run,stand --seeds 0-2",
-    option("out", "folder of the pipeline; a second call needs nothing else", Path),
+    "gaitforge pipeline --out runs/walk --terrain flat,rough --skill run,stand --seeds 0-2",
+    option(
+        "--out",
+        "folder of the pipeline; a second call needs nothing else",
+        Path,
+        required=True,
+        last=True,
+    ),
     option("--preset", "demo, or the size of another collection (default: demo)", metavar="NAME"),
     option("--plan", "a plan's file, e.g. the plan.json of another pipeline", Path, metavar="FILE"),
     *_CHOSEN,
     _PARTS,
     _RANDOMISATION,
-    EXPERT,
+    with_default(EXPERT, _THE_PLANS),
     _STAGE,
     LOG,
     setting("learners.fcnet.steps=500"),
@@ -270,16 +284,15 @@ def demo_command(arguments: argparse.Namespace) -> CommandWork:
 
 
 @work(
-    "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare\n"
+    "gaitforge compare legged.zarr --learners fcnet,transformer --steps 5000 --out runs/compare\n"
     "          gaitforge compare hopper.zarr walker2d.zarr --suite d4rl --out runs/d4rl",
     _STORES,
     option("--suite", "learners and sets of another preset: d4rl or legged-mixed", metavar="NAME"),
-    option("--models", "the same as --learners", names, metavar="NAME,NAME", dest="learners"),
     *_CHOSEN,
     OUT,
     WHERE,
     SELECTION,
-    EXPERT,
+    with_default(EXPERT, _THE_PLANS),
     _TRAIN_TIME,
     _STAGE,
     LOG,
@@ -302,9 +315,9 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
     option("--rounds", "of collecting and training, after a first training (default: 3)", positive),
     MODEL,
     OBJECTIVE,
-    STEPS,
-    BATCH_SIZE,
-    DEVICE,
+    with_default(STEPS, _THE_PLANS),
+    with_default(BATCH_SIZE, "the model's"),
+    with_default(DEVICE, "cpu"),
     SHARE,
     STRETCH,
     option(
@@ -318,7 +331,7 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
     THREADS,
     _STAGE,
     LOG,
-    setting("settings.window_len=192"),
+    setting("config.window_len=192"),
     JSON,
     needs("learn", "sim", "report"),
 )

@@ -137,14 +137,18 @@ def _collection_lines(work: CollectionStatus) -> list[str]:
         + (f", {work.other:,} of no plan kept beside the store" if work.other else ""),
         f"size     {amount(work.steps, 'step')}, {amount(work.episodes, 'episode')}, "
         f"{work.bytes / 1e6:,.1f} MB",
-        f"rate     {work.steps_per_s:,.0f} steps/s over the last parts"
-        + (f", {work.working_steps_per_s:,.0f} now" if work.state == "working" else ""),
     ]
+    rates = {"over the last parts": work.steps_per_s}
+    if work.state == "working":
+        rates["now"] = work.working_steps_per_s
+    if told := [f"{rate:,.0f} steps/s {when}" for when, rate in rates.items() if rate]:
+        lines.append(f"rate     {', '.join(told)}")
     if work.missing:
-        left = duration(work.remaining_s)
+        left = duration(work.remaining_s, unknown="")
         if work.state != "working":
             left = _jobs_of(work) or "no process or job works on them"
-        lines.append(f"left     {amount(work.remaining_steps, 'step')}, {left}")
+        steps = amount(work.remaining_steps, "step")
+        lines.append(f"left     {', '.join(filter(None, (steps, left)))}")
     if work.active:
         lines += ["", table([_active_row(part) for part in work.active])]
     lines += _failed_lines(work)
@@ -202,7 +206,8 @@ def _training_lines(work: TrainingStatus) -> list[str]:
     if work.state in ("empty", "stopped") and (jobs := _jobs_of(work)):
         lines[0] += f"; {jobs}"
     if work.steps:
-        lines.append(f"step     {work.step:,} of {work.steps:,}{share}, {work.model}")
+        model = f", {work.model}" if work.model else ""
+        lines.append(f"step     {work.step:,} of {work.steps:,}{share}{model}")
     if work.loss is not None:
         held_out = work.validation_loss
         beside = f", {held_out:.5f} on held-out episodes" if held_out is not None else ""
@@ -210,8 +215,8 @@ def _training_lines(work: TrainingStatus) -> list[str]:
     if work.steps_per_s is not None:
         lines.append(f"rate     {work.steps_per_s:,.0f} control steps/s")
     if work.elapsed_s:
-        left = duration(work.remaining_s)
-        lines.append(f"time     {duration(work.elapsed_s)} so far, {left} left")
+        left = duration(work.remaining_s, unknown="")
+        lines.append(f"time     {duration(work.elapsed_s)} so far{left and f', {left} left'}")
     return lines
 
 

@@ -151,8 +151,15 @@ def _answer(arguments: argparse.Namespace) -> Result:
     if arguments.episode is not None:
         return Result(rows[0], tables={"query": rows}, about=arguments.store)
     message = amount(len(selection), "episode")
-    table = rows if shown is None else shown
-    return Result(rows, table, tuple(lines), "query", arguments.store, message=message)
+    return Result(
+        rows,
+        rows if shown is None else shown,
+        tuple(lines),
+        empty="no episode matches",
+        title="query",
+        about=arguments.store,
+        message=message,
+    )
 
 
 def _bin_lines(rows: Rows) -> list[str]:
@@ -345,7 +352,8 @@ def tag_command(arguments: argparse.Namespace) -> None:
     store = datasets.open_store(arguments.store)
     tags = [store.tag(arguments.name)] if arguments.name else store.tags()
     columns = ("hash", "steps", "episodes")
-    show([{"tag": tag.name, **fields_of(tag, *columns)} for tag in tags], arguments.json)
+    rows = [{"tag": tag.name, **fields_of(tag, *columns)} for tag in tags]
+    show(rows, arguments.json, empty="no tags; give a name to add one")
 
 
 @command(

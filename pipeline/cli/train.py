@@ -12,7 +12,7 @@ from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_plan, read_record, to_tree
-from gaitforge.flows.settings import override, with_named
+from gaitforge.flows.settings import override
 from gaitforge.flows.stages.status import training_status
 from gaitforge.learners.models.registry import describe_models, preset
 from gaitforge.learners.training.config import TrainConfig
@@ -41,11 +41,13 @@ from gaitforge.pipeline.cli.parsing.options import (
     option_values,
     planned,
     setting,
+    with_default,
+    with_options,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import names, numbers, of_simulator, run_name
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
-from gaitforge.pipeline.terminal import show
+from gaitforge.pipeline.terminal import show_result
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.expert_training import BodyResult
@@ -74,11 +76,11 @@ TRAINED = ("objective", "steps", "batch_size", "device")
         run_name,
         metavar="RUN",
     ),
-    STEPS,
-    BATCH_SIZE,
+    with_default(STEPS, f"{TrainConfig.steps:,}"),
+    with_default(BATCH_SIZE, "the model's; 24 of fcnet, 256 of bot"),
     option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
-    option("--seed", "random seed of the weights and the data order", int),
-    DEVICE,
+    option("--seed", "random seed of the weights and the data order (default: 0)", int),
+    with_default(DEVICE, "cpu"),
     CELLS,
     WHERE,
     SELECTION,
@@ -121,7 +123,12 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
         message = f"{record['steps']:,} steps, loss {record['loss']:.4f}"
         row = {"run": str(run), "model": plan.config.model, **record}
         return Result(
-            record, title="trained", about=run, message=message, tables={"trained": [row]}
+            record,
+            title="trained",
+            about=run,
+            message=message,
+            tables={"trained": [row]},
+            next=("evaluate", arguments.out),
         )
 
     stage = CommandStage(
@@ -138,7 +145,9 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
 @command("gaitforge models --json", JSON)
 def models_command(arguments: argparse.Namespace) -> None:
     """List the models and their sizes."""
-    show(describe_models(), arguments.json)
+    models = describe_models()
+    columns = ("model", "words", "space", "objective", "parameters")
+    show_result(models, [{name: row[name] for name in columns} for row in models], arguments.json)
 
 
 @work(
@@ -244,7 +253,8 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
         where = {"title": "evaluation", "about": folder, "view": out, "message": message}
         left_out = () if plan.falls else ("survival",)
         rows = [{k: v for k, v in cell.items() if k not in left_out} for cell in record["cells"]]
-        return Result(record, rows, lines, **where)
+        following = ("export", policy, f"exports/{policy.name}") if source.kind == RUN else ()
+        return Result(record, rows, lines, **where, next=following)
 
     stage = CommandStage(
         "evaluate",
@@ -270,8 +280,8 @@ def _evaluation_plan(arguments: argparse.Namespace) -> "EvaluationPlan":
     )
     if arguments.plan:
         plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
-    values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
-    return override(with_named(plan, values), arguments.settings)
+    plan = with_options(plan, arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
+    return override(plan, arguments.settings)
 
 
 def _check_legged(policy: Path) -> None:

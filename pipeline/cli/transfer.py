@@ -35,7 +35,7 @@ from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import chosen_episodes
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
-from gaitforge.pipeline.terminal import cell, show
+from gaitforge.pipeline.terminal import cell, show_one, show_result
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
@@ -51,7 +51,7 @@ ACTIONS = option(
 )
 """The option with the actions to export."""
 
-_USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
+_USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch-size N]
                         [--robot ROBOT]
        gaitforge export STORE FORMAT DST [--where CONDITION] [--terrain T] [--skill S] [--level L]
                         [--tag NAME] [--actions clean|executed] [--set NAME=VALUE]"""
@@ -68,13 +68,20 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
         nargs="+",
         metavar="RUN DST | STORE FORMAT DST",
     ),
+    option("--out", "the new file or folder, in place of DST", metavar="DST"),
     group(
         "to export a policy",
         option("--formats", "onnx, pt2 (default: both)", names),
         option(
             "--checkpoint", "of the run: last or best (default: last)", choices=("last", "best")
         ),
-        option("--batch", "robots per control step (default: 1)", positive),
+        option(
+            "--batch-size",
+            "robots per control step (default: 1)",
+            positive,
+            also=("--batch",),
+            dest="batch",
+        ),
         option("--robot", "a name or path, if not the run's own robot"),
     ),
     group("to export data", CELLS, WHERE, TAG, ACTIONS),
@@ -84,23 +91,24 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
 )
 def export_command(arguments: argparse.Namespace) -> CommandWork:
     """Write a policy for a robot's program, or a store in another format."""
-    places = arguments.places
+    places = [*arguments.places, *([arguments.out] if arguments.out else [])]
     if len(places) == 2:
-        return _export_policy(arguments)
+        return _export_policy(arguments, *places)
     if len(places) == 3:
-        return _export_data(arguments)
+        return _export_data(arguments, *places)
     raise ValueError(
         f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
     )
 
 
-def _export_policy(arguments: argparse.Namespace) -> CommandWork:
+def _export_policy(arguments: argparse.Namespace, source: str, target: str) -> CommandWork:
     from gaitforge.flows.stages.transfer import ExportPlan, run_export
     from gaitforge.learners.export.export import ExportResult, PolicyExportOptions
 
     options = PolicyExportOptions(**option_values(arguments, "formats", batch_size="batch"))
     plan = ExportPlan(options=options, **option_values(arguments, "checkpoint", "robot"))
-    run, destination = map(Path, arguments.places)
+    run = Path(source)
+    destination = Path(target)
 
     def result(exported: ExportResult) -> Result:
         record = {
@@ -117,8 +125,9 @@ def _export_policy(arguments: argparse.Namespace) -> CommandWork:
     return single(arguments, "export", work, result, destination)
 
 
-def _export_data(arguments: argparse.Namespace) -> CommandWork:
-    source, name, destination = arguments.places
+def _export_data(
+    arguments: argparse.Namespace, source: str, name: str, destination: str
+) -> CommandWork:
     options = _with_actions(name, planned(exporter_class(name).Options(), arguments), arguments)
     selection = chosen_episodes(
         datasets.open_store(store_address(source), tag=arguments.tag), arguments
@@ -170,7 +179,12 @@ def import_command(arguments: argparse.Namespace) -> CommandWork:
     values = option_values(arguments, "workers", "drop_nan")
     plan = ImportPlan(arguments.format, asdict(override(options, settings)), robot=robot, **values)
     run = partial(run_import, plan, arguments.source, arguments.store)
-    return single(arguments, "import", run, _report_result)
+
+    def result(report: "Report") -> Result:
+        following = ("train", arguments.store, "--out", f"runs/{Path(arguments.store).stem}")
+        return replace(_report_result(report), next=following)
+
+    return single(arguments, "import", run, result)
 
 
 def _robot_setting(of_format: Sequence[str], settings: Sequence[str]) -> tuple[str, list[str]]:
@@ -201,25 +215,38 @@ def _report_result(report: "Report") -> Result:
     return Result(tree, lines=tuple(lines), about=report.source, tables={"carried over": carried})
 
 
-@command("gaitforge formats --json", JSON)
+@command(
+    "gaitforge formats d4rl",
+    option("format", "one of them, with its options", default="", nargs="?"),
+    JSON,
+)
 def formats_command(arguments: argparse.Namespace) -> None:
-    """List the other projects' formats and their options."""
-    rows = []
-    for name, entry in usable_entries(format_names(), find_format).items():
+    """List the other projects' formats, or what one is and its options."""
+    names = format_names()
+    if arguments.format:
+        find_format(arguments.format)  # refuses an unknown one
+        names = [arguments.format]
+    records = []
+    for name, entry in usable_entries(names, find_format).items():
         missing = entry.missing
-        row: dict[str, object] = {
+        record: dict[str, object] = {
             "format": name,
             "what": entry.summary,
             "on_disk": entry.layout,
             "available": not missing,
             "install": install_extra(entry.extra) if missing else "",
         }
-        if arguments.json:
+        if arguments.json or arguments.format:
             known = _options(importer_class, name, missing)
-            row["import_options"] = known if missing else list(dict.fromkeys([*known, ROBOT]))
-            row["export_options"] = _options(exporter_class, name, missing)
-        rows.append(row)
-    show(rows, arguments.json)
+            record["import_options"] = known if missing else list(dict.fromkeys([*known, ROBOT]))
+            record["export_options"] = _options(exporter_class, name, missing)
+        records.append(record)
+    if arguments.format and not arguments.json:
+        show_one(records[0], as_json=False)
+        return
+    rows = [{key: row[key] for key in ("format", "what", "available")} for row in records]
+    lacking = [f"{row['format']}: {row['install']}" for row in records if row["install"]]
+    show_result(records, rows, arguments.json, *lacking)
 
 
 def _options(

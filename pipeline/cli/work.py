@@ -23,9 +23,11 @@ from gaitforge.pipeline.cli.parsing.parser import Command, command
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_arguments, runner_settings
 from gaitforge.pipeline.cli.parsing.values import noting, refuse_unread, uses
 from gaitforge.pipeline.terminal import (
+    NOTHING,
     Rows,
     TerminalReporter,
     own_reporter,
+    say_next,
     show,
     show_one,
     show_result,
@@ -47,17 +49,20 @@ class Result:
         record: the JSON.
         rows: the table; None for the lines alone, or else the record's names and values.
         lines: text below the table.
+        empty: stands for a table without rows.
         title, about: title of the table in Prefect's page, and the store or run that it describes.
         tables: title -> rows of further tables in Prefect's page; texts: title -> Markdown there.
         pages: files to link.
         view: a store or an evaluation's file, whose episodes can be played.
         message: text of the Prefect run's final state.
         exit_code: 1 where the work is done and its result is not what was asked for.
+        next: a command for what mostly comes next; a line on the terminal names it.
     """
 
     record: Any = None
     rows: Rows | None = None
     lines: tuple[str, ...] = ()
+    empty: str = NOTHING
     title: str = ""
     about: Path | str | None = None
     tables: Mapping[str, Rows] = field(default_factory=dict)
@@ -66,11 +71,17 @@ class Result:
     view: Path | str | None = None
     message: str = ""
     exit_code: int = 0
+    next: tuple[Path | str, ...] = ()
 
     def show(self, as_json: bool) -> None:
-        """Print it."""
+        """Print it; the next command goes to standard error."""
+        self._show(as_json)
+        if self.next and not as_json:
+            say_next(*self.next)
+
+    def _show(self, as_json: bool) -> None:
         if self.rows is not None:
-            show_result(self.record, self.rows, as_json, *self.lines)
+            show_result(self.record, self.rows, as_json, *self.lines, empty=self.empty)
         elif self.lines and not as_json:
             print(*self.lines, sep="\n")
         else:

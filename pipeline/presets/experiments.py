@@ -13,7 +13,7 @@ from gaitforge.collectors.legged.rollout import GRID_EPISODES, GRID_LEVEL
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.common.errors import listed
+from gaitforge.common.errors import listed, names_allowed
 from gaitforge.common.extensions import Registered
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings, statements
 from gaitforge.flows.experiments.staged_plan import StagedPlan
@@ -226,7 +226,7 @@ def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> Experime
         ValueError: there is none of this name or size, it lists them; or it takes no such places.
     """
     if name not in PRESETS:
-        raise ValueError(f"unknown preset '{name}'; allowed: {listed(PRESETS)}")
+        raise ValueError(f"unknown preset '{name}'; {names_allowed(name, PRESETS)}")
     entry = PRESETS[name]
     if size != SMALL and not entry.full:
         sized = listed([key for key, preset in PRESETS.usable().items() if preset.full])
@@ -256,5 +256,5 @@ def collecting_preset(name: str) -> Experiment:
         ValueError: no such preset.
     """
     if name not in COLLECTION_PRESETS:
-        raise ValueError(f"unknown preset '{name}'; allowed: {listed(COLLECTION_PRESETS)}")
+        raise ValueError(f"unknown preset '{name}'; {names_allowed(name, COLLECTION_PRESETS)}")
     return _demo() if name == DEMO else _collecting(name)

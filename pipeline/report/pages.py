@@ -40,9 +40,14 @@ SERIES_COLOURS = (
 )
 DEEP = 0.72
 """Share of the heat colours at which black and white text contrast equally, in either mode."""
-POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)",
-                "bot_rc": "BoT (return)",
-                "first": "FCNet, first stage"}  # fmt: skip
+POLICY_NAMES = {
+    "expert": "Expert",
+    "fcnet": "FCNet",
+    "bot": "BoT",
+    "fcnet_rc": "FCNet, return-conditioned",
+    "bot_rc": "BoT, return-conditioned",
+    "first": "FCNet, first stage",
+}
 
 
 @dataclass(frozen=True)

@@ -546,7 +546,10 @@ def _read_text(run_dir: Path, path: Path) -> str:
     try:
         return (run_dir / path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ValueError(f"the report needs {path}, which {run_dir} does not have") from None
+        raise ValueError(
+            f"the report needs {path}, which {run_dir} does not have; it is of experiments, as "
+            "run, demo and compare make them"
+        ) from None
 
 
 def _read_object(run_dir: Path, path: Path) -> Record:

@@ -33,6 +33,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.redaction import redacted
 from gaitforge.flows.runners.prefect import (
     bypass_proxies,
@@ -224,11 +225,9 @@ class NotifyPlan:
     def __post_init__(self) -> None:
         if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc:
             raise ValueError("--url needs the http or https address of a web hook")
-        wrong = [reason for reason in self.reasons if reason not in REASONS]
-        if wrong or not self.reasons:
-            raise ValueError(
-                f"unknown reason '{''.join(wrong[:1])}'; allowed: {', '.join(REASONS)}"
-            )
+        wrong = [reason for reason in self.reasons or ("",) if reason not in REASONS]
+        if wrong:
+            raise ValueError(f"unknown reason '{wrong[0]}'; {names_allowed(wrong[0], REASONS)}")
 
 
 def set_up_notifications(plan: NotifyPlan | None) -> list[str]:

@@ -6,16 +6,31 @@ the FCNet preset with the same suffix, within 5 %.
 
 from gaitforge.learners.models.registry import ATTENTION_WINDOWS, MLP_STEPS, ModelPreset
 
-RETNET = ModelPreset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS)
-RETNET_LEGGED = ModelPreset("retnet", 800_908, {"hidden_dim": 128})
-DT_RETNET = ModelPreset(
-    "dt-retnet", 257_340, {"hidden_dim": 72}, "legged-return", "return", ATTENTION_WINDOWS
+_RETNET = "Retentive Network"
+_DT_RETNET = "Decision RetNet"
+
+RETNET = ModelPreset(
+    "retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS, about=_RETNET
 )
-DT_RETNET_LEGGED = ModelPreset("dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return")
+RETNET_LEGGED = ModelPreset("retnet", 800_908, {"hidden_dim": 128}, about=_RETNET)
+DT_RETNET = ModelPreset(
+    "dt-retnet",
+    257_340,
+    {"hidden_dim": 72},
+    "legged-return",
+    "return",
+    ATTENTION_WINDOWS,
+    about=_DT_RETNET,
+)
+DT_RETNET_LEGGED = ModelPreset(
+    "dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return", about=_DT_RETNET
+)
 
 
 def _flow(parameters: int, **values: int) -> ModelPreset:
-    return ModelPreset("flow", parameters, values, "legged", "bc, return", MLP_STEPS)
+    steps = f", steps={values['steps']}" if "steps" in values else ""
+    about = f"flow matching{steps}"
+    return ModelPreset("flow", parameters, values, "legged", "bc, return", MLP_STEPS, about)
 
 
 FLOW = _flow(254_064, hidden_dim=156)

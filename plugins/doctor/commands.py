@@ -12,7 +12,14 @@ from gaitforge.common.errors import amount
 from gaitforge.datasets.formats import importer_class
 from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
 from gaitforge.flows.records.part_records import copy_records
-from gaitforge.pipeline.cli.parsing.options import JSON, STORE, option, planned, setting
+from gaitforge.pipeline.cli.parsing.options import (
+    JSON,
+    NEW_STORE,
+    STORE,
+    option,
+    planned,
+    setting,
+)
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import names, store_address
 from gaitforge.pipeline.terminal import Rows, TerminalReporter, fields_of, show_one, show_result
@@ -57,7 +64,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
         lines += ["", f"{finding.severity}, {finding.name}:", *_shown_commands(finding, data)]
     if page is not None:
         lines += ["", str(page)]
-    show_result(record, rows, arguments.json, *lines)
+    show_result(record, rows, arguments.json, *lines, empty="no faults")
     return int(any(finding.severity == "error" for finding in findings))
 
 
@@ -126,9 +133,9 @@ def _write_page(page: Path, about: str, rows: Rows, findings: Sequence[Mapping[s
 
 
 @command(
-    "gaitforge dataset cut data/joined.zarr data/cut.zarr",
+    "gaitforge dataset cut data/joined.zarr --out data/cut.zarr",
     STORE,
-    option("out", "folder of the new store", Path),
+    NEW_STORE,
     option("--without", "episode fields to leave out: they tell of whole episodes", names, ()),
     JSON,
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from gaitforge.collectors.experts.expert import read_weights
 from gaitforge.collectors.policy import Memoryless, StoredObservation
-from gaitforge.common.errors import failures, listed
+from gaitforge.common.errors import failures, names_allowed
 from gaitforge.plugins.gym.environments.tasks import GymTask, find_task
 
 SHIPPED = Path(__file__).parent / "assets"
@@ -192,7 +192,7 @@ class RandomPolicy(Memoryless):
 def load_gym_expert(source: Path | str, quality: str) -> GymExpert:
     """The policy "medium" or "expert" of a folder; ValueError if it cannot be read."""
     if quality not in QUALITIES:
-        raise ValueError(f"no policy {quality!r}; allowed: {listed(QUALITIES)}")
+        raise ValueError(f"no policy {quality!r}; {names_allowed(quality, QUALITIES)}")
     path = Path(source) / f"{quality}.safetensors"
     if not path.is_file():
         raise ValueError(f"no policy at {path}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation, tell_executed
-from gaitforge.common.errors import listed
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.limits import Positive, Range, Whole
 from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.schema import joined_arrays
@@ -154,7 +154,9 @@ class GymPlan(CollectionPlan):
         super().__post_init__()
         object.__setattr__(self, "env", find_task(self.env).env_id)
         if unknown := [name for name in self.qualities if name not in data.QUALITIES]:
-            raise ValueError(f"unknown quality '{unknown[0]}'; allowed: {listed(data.QUALITIES)}")
+            raise ValueError(
+                f"unknown quality '{unknown[0]}'; {names_allowed(unknown[0], data.QUALITIES)}"
+            )
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):
             raise ValueError("a plan needs at least one quality, each of them once")
         if self.physics and data.MEDIUM_REPLAY in self.qualities:

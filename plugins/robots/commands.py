@@ -123,14 +123,21 @@ def robot_vary(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge expert import policy.onnx --name my-expert --robot go1",
+    "gaitforge expert import policy.onnx --out my-expert --robot go1",
     option("policy", "a policy's ONNX or TorchScript file; no checkpoint", Path, metavar="FILE"),
     flag(
         "--trust",
         "let a TorchScript file run, now and later: it is a program that can read and overwrite "
         "any of your files, so only where you know who made it",
     ),
-    option("--name", "new folder; its last part is the expert's name", Path, required=True),
+    option(
+        "--out",
+        "new folder; its last part is the expert's name",
+        Path,
+        required=True,
+        also=("--name",),
+        dest="name",
+    ),
     option("--robot", "the robot's name or path (default: the layout's)", default=""),
     option("--layout", "what it observes, as gaitforge expert template prints", Path),
     option("--answers", "known answers, for expert check: JSON or NPZ", Path, metavar="FILE"),

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from gaitforge.collectors.simulators import backend_names
+from gaitforge.common.errors import listed
 from gaitforge.common.run_log import LOGGERS
-from gaitforge.flows.settings import override
+from gaitforge.flows.settings import override, setting_names, setting_paths, with_named
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.values import (
     experts,
@@ -27,6 +28,14 @@ AddTo = Callable[[Container], object]
 Plan = TypeVar("Plan")
 
 
+HIDDEN_NAMES = "hidden_names"
+"""Attribute of an argparse action: its option's names that help does not show."""
+LAST = "last"
+"""Attribute of a parser: the action of the option whose value may be the last word."""
+SHOWN_WITH = "shown_with"
+"""Attribute of a group of argparse actions: the runners beside which help shows it."""
+
+
 @dataclass(frozen=True)
 class Option:
     """An option, or a positional argument.
@@ -34,10 +43,14 @@ class Option:
     Attributes:
         flag: as it is typed, or a positional's name.
         keywords: further arguments of `add_argument`.
+        also: other names that mean the same, which help does not show.
+        last: whether the value may also stand alone, as the last word of the command line.
     """
 
     flag: str
     keywords: Mapping[str, Any]
+    also: tuple[str, ...] = ()
+    last: bool = False
 
     @property
     def argument(self) -> str:
@@ -47,10 +60,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Group:
-    """Options under a title of their own in the help."""
+    """Options under a title of their own in the help.
+
+    Attributes:
+        runners: if not empty, help shows them only beside `--runner` and one of these.
+    """
 
     title: str
     options: "tuple[Options, ...]"
+    runners: tuple[str, ...] = ()
 
 
 Options: TypeAlias = "Option | Group | AddTo | tuple[Options, ...]"
@@ -61,9 +79,14 @@ def add_options(parser: Container, *options: Options) -> None:
     """Add options to a parser, in their order."""
     for entry in options:
         if isinstance(entry, Option):
-            parser.add_argument(entry.flag, **entry.keywords)
+            action = parser.add_argument(entry.flag, *entry.also, **entry.keywords)
+            setattr(action, HIDDEN_NAMES, entry.also)
+            if entry.last:
+                setattr(parser, LAST, action)
         elif isinstance(entry, Group):
-            add_options(parser.add_argument_group(entry.title), *entry.options)
+            title = parser.add_argument_group(entry.title)
+            setattr(title, SHOWN_WITH, entry.runners)
+            add_options(title, *entry.options)
         elif isinstance(entry, tuple):
             add_options(parser, *entry)
         else:
@@ -71,10 +94,24 @@ def add_options(parser: Container, *options: Options) -> None:
 
 
 def option(name: str, text: str, type: Any = None, default: Any = None, **more: Any) -> Option:
-    """An option with its help, which says the default, and further arguments of `add_argument`."""
-    shown = f"{text} (default: %(default)s)" if default not in (None, "", [], ()) else text
+    """An option with its help, which says the default.
+
+    Args:
+        text: its help; one that tells the default itself keeps its words.
+        more: further arguments of `add_argument`, and `also` and `last` of an `Option`.
+    """
+    names = {key: more.pop(key) for key in ("also", "last") if key in more}
+    tells = "(default" in text or default in (None, "", [], ())
+    shown = text if tells else f"{text} (default: %(default)s)"
     values = {"type": type, "default": default}
-    return Option(name, {"help": shown} | {k: v for k, v in values.items() if v is not None} | more)
+    chosen = {key: value for key, value in values.items() if value is not None}
+    return Option(name, {"help": shown} | chosen | more, **names)
+
+
+def with_default(entry: Option, text: str) -> Option:
+    """An option whose help says what holds without it, for a default that lies in a plan."""
+    keywords = {**entry.keywords, "help": f"{entry.keywords['help']} (default: {text})"}
+    return replace(entry, keywords=keywords)
 
 
 def flag(name: str, text: str) -> Option:
@@ -115,8 +152,7 @@ def setting(example: str) -> Option:
     """The option `--set`, which changes any setting of a plan."""
     return option(
         "--set",
-        f"change any setting of the plan, e.g. {example}; may be repeated, the last one of a "
-        "name holds, also against other options",
+        f"any setting, e.g. {example}; may be repeated, the last one holds, also over options",
         default=[],
         action="append",
         metavar="NAME=VALUE",
@@ -124,9 +160,9 @@ def setting(example: str) -> Option:
     )
 
 
-def group(title: str, *options: Options) -> Group:
-    """Options under a title of their own in the help."""
-    return Group(title, options)
+def group(title: str, *options: Options, runners: tuple[str, ...] = ()) -> Group:
+    """Options under a title of their own in the help, which may be for some runners alone."""
+    return Group(title, options, runners)
 
 
 def option_values(arguments: argparse.Namespace, *names: str, **renamed: str) -> dict[str, Any]:
@@ -134,6 +170,25 @@ def option_values(arguments: argparse.Namespace, *names: str, **renamed: str) ->
     values = {name: getattr(arguments, name) for name in names}
     values |= {field: getattr(arguments, name) for field, name in renamed.items()}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def of_task(plan: Any) -> str:
+    """Why a task's plan does not read options of legged robots, and the settings that it has."""
+    return f"options of legged robots; {plan.kind} has --set {listed(setting_names(plan))}"
+
+
+def with_options(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: str) -> Plan:
+    """A task's plan with the `option_values` of the named arguments, wherever their fields are.
+
+    Raises:
+        ValueError: an option whose field the plan lacks, or a value that does not fit.
+    """
+    values = option_values(arguments, *names, **renamed)
+    known = setting_paths(plan)
+    wrong = [f"--{renamed.get(name, name)}" for name in values if name not in known]
+    if wrong:
+        raise ValueError(f"{listed(wrong)} cannot be used here: {of_task(plan)}")
+    return with_named(plan, values)
 
 
 def planned(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: str) -> Plan:
@@ -157,7 +212,7 @@ STORE = option("store", "folder, or s3://bucket/prefix", store_address)
 JSON = option("--json", "print JSON instead of a table", action="store_true")
 MIX_VERSIONS = option(
     "--mix-versions",
-    "let the store have parts of several versions of the simulator",
+    "let the store mix versions of the simulator",
     action="store_true",
 )
 WITH_RECORDED_VERSIONS = option(
@@ -206,17 +261,17 @@ ROBOT = option(
 )
 RANDOMISATION = option(
     "--randomisation",
-    "of the episodes: none, default, heavy, or a JSON file; single quantities by --set "
+    "none, default, heavy or a JSON file; single ones by --set "
     "randomisation.friction=0.1:0.3, =0.2 or =none",
     lambda name: f"randomisation.preset={name}",
     [],
     action="append",
-    metavar="NAME|FILE",
+    metavar="NAME",
     dest="settings",
 )
 SIM = option(
     "--sim",
-    f"simulator: {', '.join(backend_names())} (see gaitforge sim list)",
+    f"{', '.join(backend_names())}; see gaitforge sim list (default: {backend_names()[0]})",
     simulator,
     metavar="NAME",
 )
@@ -228,9 +283,7 @@ ISAACGYM_PYTHON = option(
 )
 ROBOTS = option("--robots", "parallel robots of a simulator", positive)
 SEED = option("--seed", "random seed", whole)
-THREADS = option(
-    "--threads", "simulator threads (default: all cores, or the task's number)", positive
-)
+THREADS = option("--threads", "simulator threads (default: all cores, or the task's)", positive)
 EPISODES = option(
     "--episodes",
     "episodes per terrain, skill and level (default: 20; of another task as it says)",
@@ -251,6 +304,7 @@ SCHEDULER = option(
     "--scheduler", "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"
 )
 OUT = option("--out", "output folder", Path, required=True)
+NEW_STORE = option("--out", "folder of the new store", Path, required=True, last=True)
 LOG = option(
     "--log",
     f"where curves go: {', '.join(LOGGERS)}, your own module:Class, or none (default: tensorboard, "
@@ -260,15 +314,24 @@ LOG = option(
 )
 TRUST = option(
     "--trust",
-    "code that a store, run or plan may name, module:name; may be repeated; what another "
-    "option names is trusted anyway (see docs/trust.md)",
+    "code that data may name, besides what other options name; may be repeated (see docs/trust.md)",
     default=[],
     action="append",
     metavar="MODULE:NAME",
 )
 
-CELLS = (TERRAIN, SKILL, LEVEL)
+
+def cells(default: str) -> tuple[Option, ...]:
+    """The options of terrains, skills and levels; `default` is what holds without them."""
+    return tuple(with_default(entry, default) for entry in (TERRAIN, SKILL, LEVEL))
+
+
+def simulation(robots: int) -> tuple[Option, ...]:
+    """The options of a simulation that has so many parallel robots by default."""
+    return with_default(ROBOTS, f"{robots}"), with_default(SEED, "0"), THREADS
+
+
+CELLS = cells("all")
 SIMULATOR = (SIM, ISAACGYM_PYTHON)
-SIMULATION = (ROBOTS, SEED, THREADS)
 CELL_FIELDS = {"terrains": "terrain", "skills": "skill", "levels": "level"}
 """Fields of the plans' grids -> arguments of `CELLS`, for `option_values`."""

@@ -2,13 +2,21 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gaitforge.common.errors import names_allowed, nearest
 from gaitforge.common.extras import require
 from gaitforge.pipeline.cli.parsing.entries import Command, added_actions
-from gaitforge.pipeline.cli.parsing.options import Options, add_options
+from gaitforge.pipeline.cli.parsing.options import (
+    HIDDEN_NAMES,
+    LAST,
+    SHOWN_WITH,
+    Options,
+    add_options,
+)
 from gaitforge.pipeline.cli.parsing.values import (
     GIVEN,
     Number,
@@ -33,7 +41,14 @@ RUNNERS_TITLE = "who does the work"
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Shows what kind of value an option takes."""
+    """Shows what kind of value an option takes, and of its names only the one that is taught."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        hidden = getattr(action, HIDDEN_NAMES, ())
+        if hidden:
+            action = copy(action)
+            action.option_strings = [o for o in action.option_strings if o not in hidden]
+        return super()._format_action_invocation(action)
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         if isinstance(action.type, Number):
@@ -50,15 +65,63 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **more: Any):
         super().__init__(formatter_class=_Help, **more)
         self._given: dict[str, list[str]] = {}
+        self._runner = ""
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> Any:
         """See `argparse.ArgumentParser`; the argument `given` names the options that are there."""
         self._given = {}
-        parsed, remaining = super().parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        self._runner = _value_of("--runner", words)
+        if not words and self._has_commands:
+            self.print_help(sys.stderr)
+            sys.exit(WRONG_INPUT)
+        for name in self._unknown_options(words):
+            close = nearest(name, self._option_string_actions)
+            question = f"; did you mean {close}?" if close else ""
+            self.error(f"unrecognized arguments: {name}{question}")
+        parsed, remaining = self._parsed(words, namespace)
         setattr(parsed, GIVEN, {**getattr(parsed, GIVEN, {}), **self._given})
+        if remaining:
+            self.error(f"unrecognized arguments: {' '.join(remaining)}")
         return parsed, remaining
+
+    def _parsed(self, words: list[str], namespace: Any) -> Any:
+        """The arguments and the remaining words, of which the last may be the `LAST` option's."""
+        last: argparse.Action | None = getattr(self, LAST, None)
+        if last is None:
+            return super().parse_known_args(words, namespace)
+        required = last.required
+        last.required = False
+        try:
+            parsed, remaining = super().parse_known_args(words, namespace)
+        finally:
+            last.required = required
+        if getattr(parsed, last.dest) is None and remaining:
+            setattr(parsed, last.dest, self._get_values(last, [remaining.pop()]))
+        if required and getattr(parsed, last.dest) is None:
+            self.error(f"the following arguments are required: {last.option_strings[0]}")
+        return parsed, remaining
+
+    @property
+    def _has_commands(self) -> bool:
+        return any(isinstance(a, argparse._SubParsersAction) for a in self._actions)
+
+    def _unknown_options(self, words: Sequence[str]) -> Iterator[str]:
+        """Words that have the form of an option, and begin none that is known."""
+        for word in words:
+            if word == "--" or (self._has_commands and not word.startswith("-")):
+                return  # what follows are no options, or a command's own
+            name = word.partition("=")[0]
+            known = any(option.startswith(name) for option in self._option_string_actions)
+            if name.startswith("--") and " " not in word and not known:
+                yield name
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = names_allowed(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice: '{value}'; {choices}")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         # argparse calls it for every option that it meets, and for positionals without a value too.
@@ -85,7 +148,8 @@ class Parser(argparse.ArgumentParser):
         """Add the arguments under their titles."""
         options = self._optionals._group_actions
         general = [action for action in options if action.dest in _GENERAL]
-        sections = [(group.title, group._group_actions) for group in self._action_groups]
+        groups = [group for group in self._action_groups if self._shows(group)]
+        sections = [(group.title, group._group_actions) for group in groups]
         titles = [title for title, _ in sections]
         end = titles.index(RUNNERS_TITLE) if RUNNERS_TITLE in titles else len(titles)
         sections.insert(end, ("general options", general))
@@ -94,10 +158,23 @@ class Parser(argparse.ArgumentParser):
             formatter.add_arguments(a for a in actions if actions is general or a not in general)
             formatter.end_section()
 
+    def _shows(self, group: argparse._ArgumentGroup) -> bool:
+        runners = getattr(group, SHOWN_WITH, ())
+        return not runners or self._runner in runners
+
     def error(self, message: str) -> NoReturn:
         """Exit with one line on standard error."""
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(WRONG_INPUT)
+
+
+def _value_of(option: str, words: Sequence[str]) -> str:
+    """The value of an option among the words of a command line; "" without it."""
+    for k, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else "".join(words[k + 1 : k + 2])
+    return ""
 
 
 def command(example: str, *options: Options) -> Callable[[Handler], Command]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extras import FLOWS, require
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
@@ -133,11 +134,16 @@ _SLURM_OPTIONS = (*_OF_SOME, *_SLURM, *_FOLLOW)
 RUNNER = (
     group(
         RUNNERS_TITLE,
-        option("--runner", ", ".join(RUNNERS), default="local", metavar="NAME"),
+        option(
+            "--runner",
+            f"{', '.join(RUNNERS)} (default: local); options of one: --runner slurm --help",
+            default="local",
+            metavar="NAME",
+        ),
     ),
-    group("with --runner local", *_LOCAL),
-    group("with --runner dask, or prefect on Dask", *_DASK),
-    group("with --runner slurm", *_SLURM_OPTIONS),
+    group("with --runner local", *_LOCAL, runners=("local",)),
+    group("with --runner dask, or prefect on Dask", *_DASK, runners=("dask", "prefect")),
+    group("with --runner slurm", *_SLURM_OPTIONS, runners=("slurm",)),
 )
 """Options of commands whose work any runner can do."""
 
@@ -150,7 +156,7 @@ def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettin
     """
     runner = arguments.runner
     if runner not in RUNNERS:
-        raise ValueError(f"unknown runner '{runner}'; allowed: {', '.join(RUNNERS)}")
+        raise ValueError(f"unknown runner '{runner}'; {names_allowed(runner, RUNNERS)}")
     if runner == "prefect":
         require("--runner prefect", FLOWS)
     if runner != "local":

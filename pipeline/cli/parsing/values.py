@@ -160,6 +160,7 @@ class Arguments(argparse.Namespace):
     def __init__(self, values: Mapping[str, Any]):
         super().__init__(**values)
         self._read: set[str] = set()
+        self._advice = ""
 
     def __getattribute__(self, name: str) -> Any:
         """An argument; it counts as read from now on."""
@@ -172,6 +173,11 @@ class Arguments(argparse.Namespace):
 def noting(arguments: argparse.Namespace) -> Arguments:
     """The same arguments, noting what is read; themselves if they do so already."""
     return arguments if isinstance(arguments, Arguments) else Arguments(vars(arguments))
+
+
+def advise(arguments: argparse.Namespace, advice: str) -> None:
+    """Say why a command reads no other options, for the message that refuses them."""
+    noting(arguments)._advice = advice
 
 
 def uses(arguments: argparse.Namespace, *names: str) -> None:
@@ -233,4 +239,6 @@ def refuse_unread(arguments: Arguments, besides: Collection[str] = ()) -> None:
         ]
         flags = [option for option in used_options if option.startswith("-")]
         advice = f" beside {listed(flags)}; give only what goes together" if flags else " here"
+        if arguments._advice:
+            advice = f": {arguments._advice}"
         raise ValueError(f"{listed(unread)} {effect}{advice}")

@@ -27,7 +27,7 @@ from typing import Any, SupportsFloat
 import mujoco
 import numpy as np
 
-from gaitforge.common.errors import listed
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import module_version
 from gaitforge.common.files import sha256_file
 from gaitforge.common.trust import UntrustedCodeError, pieces
@@ -180,10 +180,12 @@ def _made_by(settings: EnvironmentId) -> tuple[Callable[..., Any], Any]:
             return partial(gymnasium.make, name), gymnasium.spec(name)
     except Exception as error:  # of whatever kind: it is others' code
         reason = (str(error) or repr(error)).splitlines()[0]
+        ids = (
+            "or an id of Gymnasium's registry, as module:ID if a module registers it, "
+            "or module:function"
+        )
         raise ValueError(
-            f"no task {settings.place!r} ({reason}); allowed: {listed(TASKS)}, or an id "
-            "of Gymnasium's registry, as module:ID if a module registers it, or "
-            "module:function"
+            f"no task {settings.place!r} ({reason}); {names_allowed(settings.place, TASKS, ids)}"
         ) from None
 
 

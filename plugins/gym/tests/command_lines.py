@@ -18,11 +18,11 @@ gym collect {new} --env Hopper-v5 --policies {hopper} --steps 0 | at least 1, no
 evaluate none --task gym | no policy 'none'; allowed: medium, expert
 evaluate random --task gym --set env=Bee-v5 | no task 'Bee-v5'
 evaluate random --task gym --set environments=0 | at least 1
-evaluate random --task gym --terrain flat | no setting 'terrains'; allowed: env
+evaluate random --task gym --terrain flat | options of legged robots; gym has --set
 """
 """A command and what its line has to say; names in braces are places."""
 WITHOUT_EFFECT = """
-export {store} d4rl {new} | --formats onnx --checkpoint last --batch 1 --robot x
+export {store} d4rl {new} | --formats onnx --checkpoint last --batch-size 1 --robot x
 expert train --out {new} --env Pendulum-v1 | --robots 3 --terrain flat --skill run
 gym collect {new} --env Hopper-v5 --policies {hopper} --quality expert | --replay x --replay-steps 3
 """

@@ -81,6 +81,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def _check_kind(path: Path, notes: Notes) -> None:
+    if not path.exists():
+        raise notes.wrong("there is no such file")
     kinds = OSError, ET.ParseError, UnicodeError
     with failures("it cannot be read as XML", *kinds, error=notes.wrong):
         root = _root(path)

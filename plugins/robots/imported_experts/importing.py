@@ -21,7 +21,7 @@ from gaitforge.collectors.robots.robot import (
     load_robot,
     own_files,
 )
-from gaitforge.common.errors import failures
+from gaitforge.common.errors import failures, names_allowed
 from gaitforge.common.files import new_folder
 from gaitforge.common.limits import check_archive
 from gaitforge.datasets.layout import check_outside_stores
@@ -59,7 +59,7 @@ def template(name: str) -> str:
     """The layout of a project's usual policy, as YAML to fill in; ValueError for another name."""
     names = sorted(path.stem for path in LAYOUTS.glob("*.yaml"))
     if name not in names:
-        raise ValueError(f"no template '{name}'; allowed: {', '.join(names)}")
+        raise ValueError(f"no template '{name}'; {names_allowed(name, names)}")
     return (LAYOUTS / f"{name}.yaml").read_text(encoding="utf-8")
 
 

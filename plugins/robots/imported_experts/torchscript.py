@@ -2,6 +2,7 @@
 
 import io
 import shlex
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -49,7 +50,9 @@ class TorchScriptNetwork:
         remedy = f"`gaitforge expert trust {shlex.quote(str(path.parent))}`"
         check_trusted(content, path, remedy)
         try:
-            self._module = torch.jit.load(io.BytesIO(content), map_location="cpu").eval()
+            with warnings.catch_warnings():  # newer versions of torch advise its makers
+                warnings.simplefilter("ignore", FutureWarning)
+                self._module = torch.jit.load(io.BytesIO(content), map_location="cpu").eval()
         except RuntimeError as error:
             raise ValueError(f"{path.name} cannot be read: {_reason(error)}") from None
         self._name = path.name

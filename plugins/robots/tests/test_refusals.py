@@ -16,7 +16,7 @@ expert check aliengo-locomotion | is not imported; `gaitforge evaluate
 expert check nobody | no expert 'nobody' | expert import
 expert check empty | no expert 'empty' | expert import
 expert trust empty | empty holds no imported-expert.json
-robot init gone --out new | gone: it cannot be read as XML: [Errno 2] No such file
+robot init gone --out new | gone: there is no such file
 robot init words.xml --out new | words.xml: it cannot be read as XML: syntax error
 robot init page.xml --out new | page.xml: it is no MJCF or URDF: its root is <html>
 robot init still.urdf --out new | still.urdf: it has no moving joints

@@ -15,7 +15,7 @@ from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets import open_store
 from gaitforge.flows.records.records import TRAINING_LOCK
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.pipeline.cli.main import SHORT_NAMES, build_parser
+from gaitforge.pipeline.cli.main import SHORT_NAMES, build_parser, parsed
 from gaitforge.pipeline.cli.parsing.parser import RUNNERS_TITLE
 from tests.pipeline.command_line import SMALL_MODEL, TINY_GRID, Outcome, Run, assert_refused, call
 
@@ -69,7 +69,10 @@ def test_a_commands_own_options_come_first(run: Run, command: str) -> None:
     assert places == sorted(places)
     assert places[0] < helped.index("\n  --set ") < places[1]
     assert places[1] < helped.index("\n  --json ") < places[2] < helped.index("\n  --runner ")
-    assert places[2] < helped.index("\n  --scheduler ")
+    assert "--partition" not in helped
+    shown = run(command, "--runner", "slurm", "--help").out
+    assert places[2] < shown.index("\n  --partition ")
+    assert "--scheduler" not in shown
 
 
 def test_the_help_of_all_and_the_version(run: Run) -> None:
@@ -158,3 +161,50 @@ def test_help_loads_no_command_and_no_large_package() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("words", [(), ("expert",)])
+def test_a_command_of_commands_alone_shows_them(run: Run, words: tuple[str, ...]) -> None:
+    outcome = run(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == run(*words, "--help").out
+
+
+def test_help_of_a_collection_fits_a_page(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(run("collect", "--help").out.splitlines()) <= 60
+
+
+def test_no_help_says_a_default_twice_or_none() -> None:
+    for words in COMMANDS:
+        parser: argparse.ArgumentParser = build_parser(words)
+        for word in words:
+            [group] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+            parser = group.choices[word]
+        for action in parser._actions:
+            shown = (action.help or "").replace("%(default)s", str(action.default))
+            assert shown.count("(default") <= 1, (words, action.dest)
+            assert not re.search(r"\(default: (None|False|\[\]|\(\))\)", shown), (
+                words,
+                action.dest,
+            )
+
+
+EARLIER = {
+    "dataset merge a b --json c": "dataset merge a b --json --out c",
+    "dataset apply --json a c": "dataset apply a --json --out c",
+    "pipeline --seeds 1 c": "pipeline --seeds 1 --out c",
+    "pipeline c --seeds 1": "pipeline --out c --seeds 1",
+    "expert import a.onnx --name c": "expert import a.onnx --out c",
+    "compare a --out b --models mlp": "compare a --out b --learners mlp",
+    "export a b --batch 2": "export a b --batch-size 2",
+}
+
+
+@pytest.mark.parametrize("earlier", EARLIER)
+def test_earlier_names_of_options_are_kept(earlier: str) -> None:
+    left_out = {"words": None, "given": None}
+    assert {**vars(parsed(earlier.split())), **left_out} == {
+        **vars(parsed(EARLIER[earlier].split())),
+        **left_out,
+    }

@@ -114,7 +114,12 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def test_headline_table_shows_every_policys_numbers(finished_run: Path, page: str) -> None:
     summary = json.loads((finished_run / "summary.json").read_text())
     reader = PageReader(page)
-    names = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)"}
+    names = {
+        "expert": "Expert",
+        "fcnet": "FCNet",
+        "bot": "BoT",
+        "fcnet_rc": "FCNet, return-conditioned",
+    }
     heads = reader.row("learner")
     for row in (summary["expert"], *summary["runs"]):
         shown = dict(zip(heads, reader.row(names[row["run"]]), strict=True))

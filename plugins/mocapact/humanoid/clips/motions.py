@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from gaitforge.common.errors import names_allowed
 from gaitforge.plugins.mocapact.humanoid.clips.posing import UPRIGHT_QUAT, SolePlacement
 from gaitforge.plugins.mocapact.humanoid.clips.reference import ReferenceClip
 from gaitforge.plugins.mocapact.humanoid.observation import CONTROL_DT_S, JOINT_NAMES
@@ -74,7 +75,7 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
     and heading (any).
     """
     if motion not in MOTIONS:
-        raise ValueError(f"unknown motion '{motion}'; allowed: {', '.join(MOTIONS)}")
+        raise ValueError(f"unknown motion '{motion}'; {names_allowed(motion, MOTIONS)}")
     if frames < 2 or variant < 0:
         raise ValueError(f"need frames >= 2, got {frames}, and variant >= 0, got {variant}")
     humanoid = load_humanoid()

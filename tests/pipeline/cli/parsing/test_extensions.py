@@ -417,7 +417,7 @@ def test_a_packages_logger_is_known_by_its_name_and_says_what_it_lacks(install: 
     check_loggers(["lines", "tensorboard"])
     with pytest.raises(ValueError, match=r"--log away needs no_liner, .*pip install no_liner$"):
         check_loggers(["away"])
-    with pytest.raises(ValueError, match=r"unknown logger 'line'; allowed: .*away, .*lines, "):
+    with pytest.raises(ValueError, match=r"did you mean 'lines'\? allowed: .*away, .*lines, "):
         check_loggers(["line"])
 
 

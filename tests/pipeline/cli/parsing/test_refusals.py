@@ -16,10 +16,8 @@ from tests.datasets.making import small_store
 from tests.pipeline.command_line import Run, assert_refused, tried
 
 COMMANDS = """
-| required: COMMAND
 fly | invalid choice: 'fly' | demo
 collect | required: store
-expert | required: ACTION
 demo --outt x | --outt
 completion fish | invalid choice: 'fish' | bash
 
