@@ -54,7 +54,7 @@ class KnownAnswers:
     action: np.ndarray
 
     def to_json(self, steps: int) -> dict[str, object]:
-        """The first `steps` as lists [step][robot][number]."""
+        """The first `steps` as nested lists: steps, robots, numbers."""
         return {
             "tolerance": TOLERANCE,
             "observation": self.observation[:steps].tolist(),
