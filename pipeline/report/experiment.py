@@ -49,7 +49,8 @@ def rewrite_report(out: Path, _: Reporter) -> Path:
 
 def shown_beside(out: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What commands show beside an experiment's table: its times, and its sheets as pictures."""
-    from gaitforge.pipeline.report.results import read_sheets
+    from gaitforge.pipeline.report.report_files import read_sheets
+    from gaitforge.pipeline.report.results import verdict_lines
 
     lines = [f"all of it in {summary['wall_s']:.0f} s"]
     if summary["dataset"]:
@@ -60,7 +61,7 @@ def shown_beside(out: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
         for sheet in read_sheets(out)[0]
     ]
     texts = {"pictures": "\n\n".join(sheets)} if sheets else {}
-    return {"title": "results", "lines": ("", *lines), "texts": texts}
+    return {"title": "results", "lines": ("", *lines, *verdict_lines(summary)), "texts": texts}
 
 
 def stages_in(out: Path) -> list[Stage]:

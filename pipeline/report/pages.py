@@ -40,9 +40,17 @@ SERIES_COLOURS = (
 )
 DEEP = 0.72
 """Share of the heat colours at which black and white text contrast equally, in either mode."""
-POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)",
-                "bot_rc": "BoT (return)",
-                "first": "FCNet, first stage"}  # fmt: skip
+POLICY_NAMES = {
+    "expert": "Expert",
+    "fcnet": "FCNet",
+    "bot": "BoT",
+    "fcnet_rc": "FCNet (return)",
+    "bot_rc": "BoT (return)",
+    "first": "FCNet, first stage",
+    "mlp": "MLP",
+    "transformer": "Transformer",
+}
+_SEEDED = re.compile(r"(.+)-seed-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,9 @@ def words(name: object) -> str:
 
 
 def policy(name: str) -> str:
-    """A policy's name on pages."""
+    """A policy's name on pages; that of a run with its seed."""
+    if run := _SEEDED.fullmatch(name):
+        return f"{policy(run[1])}, seed {run[2]}"
     return POLICY_NAMES.get(name, name)
 
 
@@ -212,8 +222,9 @@ def word_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def data_uri(path: Path) -> str:
-    """A PNG file as a URI that a page holds."""
-    return "data:image/png;base64," + b64encode(path.read_bytes()).decode("ascii")
+    """A PNG or WebP file as a URI that a page holds."""
+    kind = path.suffix[1:].lower()
+    return f"data:image/{kind};base64," + b64encode(path.read_bytes()).decode("ascii")
 
 
 def quoted(value: object) -> str:
