@@ -1,9 +1,9 @@
 """Contact sheets and films of an expert, one typical episode per skill, and of learners.
 
 The episode shown has the median return of a few held-out ones; the sheet says how many of these
-succeeded. Of a learner's evaluation two are run again: a typical episode and a typical failure; of the best
-learner a third, which moves.
-Of a store, typical episodes are drawn as they were recorded.
+succeeded. Of a learner's evaluation two are run again: a typical episode and a typical failure.
+Of the best learner a third one is filmed, which moves. Of a store, typical episodes are drawn as
+they were recorded.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -12,9 +12,10 @@ from functools import partial
 from os.path import relpath
 from pathlib import Path
 from statistics import fmean
+from urllib.parse import quote
 
 from gaitforge.common.errors import amount
-from gaitforge.flows.experiments.experiment_stages import STORE, card_of, page_address, page_of
+from gaitforge.flows.experiments.experiment_stages import STORE, card_of, page_address
 from gaitforge.flows.intervals import ratio
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import reading_files, write_file
@@ -159,7 +160,9 @@ def _data_doors(run: RunFiles) -> list[Door]:
         files |= {
             card.with_name(page.file): page.link.lower() for page in CARD_PAGES.usable().values()
         }
-        links = {relpath(file, run.root): name for file, name in files.items() if file.is_file()}
+        links = {
+            quote(relpath(file, run.root)): name for file, name in files.items() if file.is_file()
+        }
         title = "About the data" if len(stores) == 1 else f"About {Path(store).name}"
         doors.append(Door(title, links, f"gaitforge card {address}"))
     return doors
