@@ -186,6 +186,7 @@ def render(
         count,
         fixed,
         flattened,
+        grouped_rows,
         interval,
         policy,
         quoted,
@@ -200,11 +201,15 @@ def render(
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page of tables and charts; `links`: address -> name."""
+    """A section of a page of tables and charts; `links`: address -> name.
+
+    `groups` are columns of the rows that are shown once, above the rows that share them.
+    """
 
     title: str
     text: str = ""
     rows: Sequence[Mapping[str, object]] = ()
+    groups: Sequence[str] = ()
     charts: Sequence[Any] = ()
     links: Mapping[str, str] = field(default_factory=dict)
 
@@ -213,6 +218,22 @@ def write_sections(page: Path, title: str, abstract: str, shown: Sequence[Sectio
     """Write a page of tables and charts."""
     text = render("sections.html", title=title, abstract=abstract, shown=shown)
     write_file(page, text.encode())
+
+
+def grouped_rows(
+    rows: Sequence[Mapping[str, object]], by: Sequence[str] = ()
+) -> list[tuple[list[object], list[dict[str, object]]]]:
+    """Rows without the columns `by`, after the values there that they share, in order.
+
+    The values are empty, and the rows whole, where no two rows share any.
+    """
+    groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for row in rows:
+        rest = {name: value for name, value in row.items() if name not in by}
+        groups.setdefault(tuple(row.get(name, "") for name in by), []).append(rest)
+    if not by or len(groups) == len(rows):
+        return [([], [dict(row) for row in rows])]
+    return [([value for value in key if value], group) for key, group in groups.items()]
 
 
 def word_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

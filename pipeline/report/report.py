@@ -105,6 +105,7 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "overall": results.overall_rows(summary),
         "robots": results.robot_rows(summary),
         "verdicts": results.verdict_rows(summary),
+        "verdict_groups": results.VERDICT_GROUPS,
         "verdicts_text": results.VERDICTS,
         "charts": results.result_charts(summary),
         "linked": linked,

@@ -1,6 +1,7 @@
 """The results of an experiment as tables and charts, from its `summary.json` alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -41,6 +42,9 @@ VERDICTS = (
     "of a one-sided permutation test over the seeds; at most 0.05 holds, at most 0.05 in the other "
     "direction does not, anything else cannot be told."
 )
+
+VERDICT_GROUPS = ("published", "set", "measure", "source", "the paper")
+"""Columns of `verdict_rows` that a statement's rows share."""
 
 
 def result_rows(record: Record) -> list[dict[str, str]]:
@@ -162,27 +166,39 @@ def _measured(mean: float, unit: str) -> str:
 
 
 def verdict_lines(record: Record) -> list[str]:
-    """A line per published statement: the verdict here, both numbers, and p; none without any.
+    """A line per published statement under its source: the verdict here, both numbers, and p.
 
     Of a statement that is told at several values, the line lists the values by verdict, and the
-    numbers are those at the last one.
+    numbers are those at the last one. None without statements.
     """
-    told: dict[tuple[str, ...], list[Record]] = {}
+    sources: dict[str, dict[tuple[str, ...], list[Record]]] = {}
     for verdict in record.get("verdicts", ()):
-        key = verdict["source"], verdict["ahead"], verdict["behind"]
-        told.setdefault((*key, verdict.get("set", ""), verdict.get("measure", "")), []).append(
-            verdict
+        key = (
+            verdict["ahead"],
+            verdict["behind"],
+            verdict.get("set", ""),
+            verdict.get("measure", ""),
         )
+        sources.setdefault(verdict["source"], {}).setdefault(key, []).append(verdict)
     lines = []
-    for (source, ahead, behind, *where), group in told.items():
-        last = group[-1]
-        place = ", ".join(words(text) for text in where if text)
-        at = "" if last["value"] is None else f" at {last['value']:g}"
-        lines.append(
-            f"{source}: {policy(ahead)} ahead of {policy(behind)}{f' ({place})' if place else ''}: "
-            f"{_told(group)};{at} {_compared(last)}, p {_chance(last['chance'])}"
-        )
-    return ["", "What the papers say, and here:", *lines] if lines else []
+    for source, statements in sources.items():
+        lines += ["", f"{source}:", *map(_verdict_line, statements.values())]
+    return lines
+
+
+def _verdict_line(group: Sequence[Record]) -> str:
+    """What is told of a statement at all its values."""
+    last = group[-1]
+    said = f"{policy(last['ahead'])} ahead of {policy(last['behind'])}"
+    where = [words(last[name]) for name in ("set", "measure") if last.get(name)]
+    at = "" if last["value"] is None else f"at {last['value']:g} "
+    here = f"{at}{_compared(last)}, p {_chance(last['chance'])}"
+    return f"  {_told(group)}: {'; '.join([said, *where, here])}"
+
+
+def shown_verdicts(_: Path, record: Record) -> dict[str, Any]:
+    """What a command shows beside the table of a kind of plan: its verdicts."""
+    return {"lines": verdict_lines(record)}
 
 
 def _told(group: Sequence[Record]) -> str:
