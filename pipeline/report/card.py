@@ -38,7 +38,7 @@ from gaitforge.datasets.statistics import (
     channel_statistics,
 )
 from gaitforge.datasets.storage.about import read_about
-from gaitforge.flows.experiments.experiment_stages import card_of, page_of
+from gaitforge.flows.experiments.page_files import card_of, page_of
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import read_record, write_file
 from gaitforge.pipeline.report import pages

@@ -10,7 +10,8 @@ from typing import Any
 
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
+from gaitforge.flows.experiments.experiment_stages import Pages, experiment_stages
+from gaitforge.flows.experiments.page_files import card_of
 from gaitforge.flows.experiments.staged_plan import plan_class
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.stages.stage import Stage

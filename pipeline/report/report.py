@@ -15,7 +15,8 @@ from statistics import fmean
 from urllib.parse import quote
 
 from gaitforge.common.errors import amount
-from gaitforge.flows.experiments.experiment_stages import STORE, card_of, page_address
+from gaitforge.flows.experiments.experiment_stages import STORE
+from gaitforge.flows.experiments.page_files import card_of, page_address
 from gaitforge.flows.intervals import ratio
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import reading_files, write_file

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gaitforge.flows.experiments.experiment_stages import page_address
+from gaitforge.flows.experiments.page_files import page_address
 from gaitforge.flows.experiments.summary import SUMMARY
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record

@@ -10,7 +10,7 @@ from pathlib import Path
 from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.common.files import sha256_file
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.experiment_stages import page_of
+from gaitforge.flows.experiments.page_files import page_of
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record, write_file, write_record
 from gaitforge.plugins.player.episodes import (
