@@ -20,7 +20,6 @@ from gaitforge.flows.experiments.page_files import card_of, page_address
 from gaitforge.flows.intervals import ratio
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import reading_files, write_file
-from gaitforge.pipeline.presets.experiments import PRESETS
 from gaitforge.pipeline.report import charts, pages, results
 from gaitforge.pipeline.report.added_pages import CARD_PAGES, episode_pages
 from gaitforge.pipeline.report.charts import Panel
@@ -90,9 +89,8 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         (pages.policy(learners.get(training.policy, training.policy)), training.history)
         for training in run.training
     ]
-    preset = PRESETS.get(summary["name"])
     return {
-        "shows": preset.shows if preset else "",
+        "shows": results.sources(summary["plan"]),
         "abstract": results.abstract(summary),
         "film": run.film,
         "doors": _doors(run, linked),

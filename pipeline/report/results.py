@@ -165,13 +165,18 @@ def _measured(mean: float, unit: str) -> str:
     return f"{fixed(mean)}\u00a0{unit}" if unit else fixed(mean)
 
 
+def sources(plan: Record) -> str:
+    """The papers and figures that a plan's statements are from; "" without statements."""
+    return "; ".join(dict.fromkeys(said["source"] for said in plan.get("published", ())))
+
+
 def verdict_lines(record: Record) -> list[str]:
     """A line per published statement under its source: the verdict here, both numbers, and p.
 
     Of a statement that is told at several values, the line lists the values by verdict, and the
     numbers are those at the last one. None without statements.
     """
-    sources: dict[str, dict[tuple[str, ...], list[Record]]] = {}
+    by_source: dict[str, dict[tuple[str, ...], list[Record]]] = {}
     for verdict in record.get("verdicts", ()):
         key = (
             verdict["ahead"],
@@ -179,9 +184,9 @@ def verdict_lines(record: Record) -> list[str]:
             verdict.get("set", ""),
             verdict.get("measure", ""),
         )
-        sources.setdefault(verdict["source"], {}).setdefault(key, []).append(verdict)
+        by_source.setdefault(verdict["source"], {}).setdefault(key, []).append(verdict)
     lines = []
-    for source, statements in sources.items():
+    for source, statements in by_source.items():
         lines += ["", f"{source}:", *map(_verdict_line, statements.values())]
     return lines
 

@@ -10,7 +10,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.charts import Curve, Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interval, write_sections
-from gaitforge.pipeline.report.results import VERDICT_GROUPS, VERDICTS, verdict_rows
+from gaitforge.pipeline.report.results import VERDICT_GROUPS, VERDICTS, sources, verdict_rows
 
 _REPEATS = VERDICTS.replace("seeds", "repeats")
 _SHORT = (
@@ -41,8 +41,7 @@ def write_page(out: Path, reporter: Reporter) -> Path:
 
 def page_title(plan: Record, otherwise: str) -> str:
     """The title of a plan's page; of an older plan the figures that its statements are from."""
-    sources = dict.fromkeys(statement["source"] for statement in plan.get("published", ()))
-    return plan.get("title") or "; ".join(sources) or otherwise
+    return plan.get("title") or sources(plan) or otherwise
 
 
 def _short(summary: Record) -> list[dict[str, str]]:
