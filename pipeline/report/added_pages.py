@@ -48,8 +48,8 @@ class EpisodePages:
         evaluated: "module:function" of (run folder, names, reporter, ghosts), which writes
             `episodes/NAME.html` of the evaluations of these names; `ghosts` asks for the expert
             beside them.
-        command: the command that writes such a page of a store, an evaluation or a run, which
-            follow it; "" for none.
+        command: the command that writes such a page of the store, evaluation's file or run that
+            follows it, into `--out FILE`; "" for none.
     """
 
     stored: str

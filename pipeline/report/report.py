@@ -137,12 +137,13 @@ def _doors(run: RunFiles, linked: Mapping[str, str]) -> list[Door]:
     doors = []
     if run.summary["cells"] and (linked or command):
         links = {page: pages.policy(name) for name, page in linked.items()}
-        made = f"{command} {folder}/evaluate/{EXPERT}.json"
+        made = f"{command} {folder}/evaluate/{EXPERT}.json --out {folder}/episodes/{EXPERT}.html"
         doors.append(Door("Watch the policies", links, made))
     if run.dataset is not None and (page_address(run.root, "collected") or command):
         links = {page_address(run.root, "collected"): "collected by the expert"}
         links.pop("", None)  # no page
-        doors.append(Door("Watch the data", links, f"{command} {folder}/{STORE}"))
+        made = f"{command} {folder}/{STORE} --out {folder}/episodes/collected.html"
+        doors.append(Door("Watch the data", links, made))
     return [*doors, *_data_doors(run)]
 
 
