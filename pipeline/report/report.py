@@ -96,7 +96,7 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "doors": _doors(run, linked),
         "best": results.best_run(summary),
         "next": _next_commands(run),
-        "made_with": _made_with(summary),
+        "commit": "" if summary["git_revision"] == "unknown" else summary["git_revision"],
         "returns": any(pages.policy(name).endswith("(return)") for name in learners.values()),
         "summary": summary,
         "source": results.SOURCE if "published" in rows[0] else "",
@@ -184,14 +184,6 @@ def _next_commands(run: RunFiles) -> dict[str, str]:
     if run.dataset is None and len(run.summary["plan"].get("seeds", ())) == 1:
         commands[f"gaitforge run {_folder(run)} --seeds 0-2"] = "tell differences from chance"
     return commands
-
-
-def _made_with(summary: Record) -> str:
-    """The version, and the commit where it ran from a checkout."""
-    version = summary["versions"].get("gaitforge", "")
-    commit = summary["git_revision"]
-    known = commit if commit != "unknown" else ""
-    return " ".join(filter(None, ("gaitforge", version, known and f"(git revision {known})")))
 
 
 def _card_table(card: Record) -> Record | None:

@@ -28,7 +28,7 @@ def write_page(out: Path, reporter: Reporter) -> Path:
     page = out / "report.html"
     shown = []
     if rows := verdict_rows(summary):
-        shown.append(Section("In short", _SHORT, _short(summary)))
+        shown.append(Section("In short", _SHORT, _short(summary), ("published",)))
         shown.append(Section("Published", _REPEATS, rows, VERDICT_GROUPS))
     for group in grouped_by(summary["rows"], ("measure",)):
         text = "Medians over the repeats, in brackets their quartiles."

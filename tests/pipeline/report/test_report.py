@@ -264,7 +264,7 @@ def test_the_report_links_the_pages_beside_it_or_says_what_makes_them(run_dir: P
     assert cell[1].endswith("on stairs")
     assert f"<code>gaitforge card {store}</code>" not in text
     assert f"<code>gaitforge export {run_dir.name}/train/fcnet exports/fcnet</code>" in text
-    assert "with gaitforge 0.1.0 (git revision 5e0f3b8c21aa)" in text
+    assert "with gaitforge 0.1.0 (git revision <code>5e0f3b8c21aa</code>)" in text
     edit(run_dir / "summary.json", lambda summary: summary.update(git_revision="unknown"))
     assert "with gaitforge 0.1.0." in write_report(run_dir).read_text()
 
