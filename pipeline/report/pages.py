@@ -47,8 +47,6 @@ POLICY_NAMES = {
     "fcnet_rc": "FCNet (return)",
     "bot_rc": "BoT (return)",
     "first": "FCNet, first stage",
-    "mlp": "MLP",
-    "transformer": "Transformer",
 }
 _SEEDED = re.compile(r"(.+)-seed-(\d+)")
 

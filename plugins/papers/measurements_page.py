@@ -99,7 +99,7 @@ def _rows(group: Sequence[Record]) -> list[dict[str, str]]:
             "value": _value(row),
             "candidate": row["series"],
             row["unit"]: f"{_number(row['median'])} ({_spread(row)})",
-            **{_FACT_NAMES.get(name, name): _fact(row["facts"].get(name)) for name in facts},
+            **{_fact_name(name): _fact(row["facts"].get(name)) for name in facts},
         }
         for row in group
     ]
@@ -120,6 +120,11 @@ def _number(value: float) -> str:
 def _digits(value: float) -> int:
     """So many that three digits of the number can be seen."""
     return 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+
+
+def _fact_name(name: str) -> str:
+    """A fact's name on the page."""
+    return _FACT_NAMES.get(name, name)
 
 
 def _fact(value: object) -> str:

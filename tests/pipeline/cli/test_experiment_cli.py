@@ -84,8 +84,8 @@ def test_the_page_and_the_markdown_show_the_records_numbers(compared: Path) -> N
     assert page.ids == [*sections, "next"]
     assert "at terrain level 2 of 0 to 9" in text
     assert "12.288" in text
-    assert "mlp-seed-0<small>median return" in text
-    assert "mlp-seed-1<small>" not in text, "of the first seed only"
+    assert "mlp, seed 0<small>median return" in text
+    assert "mlp, seed 1<small>" not in text, "of the first seed only"
     markdown = (compared / TABLE_NAME).read_text().splitlines()
     for result, row in zip(record["results"], markdown[2:], strict=False):
         shown = [result["learner"], f"{result['parameters']:,}"]
