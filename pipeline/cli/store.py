@@ -414,7 +414,18 @@ def card_command(arguments: argparse.Namespace) -> CommandWork:
     if arguments.no_channels and (arguments.spectrum or arguments.scheduler):
         raise ValueError("--spectrum and --scheduler are for the channels: drop --no-channels")
     uses(arguments)
-    return single(arguments, "card", partial(_card, arguments), itself_result)
+    folder = _card_folder(arguments)
+    return single(arguments, "card", partial(_card, arguments, folder), itself_result)
+
+
+def _card_folder(arguments: argparse.Namespace) -> Path:
+    """The folder of a card; ValueError, before any work, if it cannot be one."""
+    address = arguments.store  # a path, or an address on object storage, whose card is written here
+    beside = address.parent if isinstance(address, Path) else Path()
+    folder = check_outside_stores(arguments.out or beside / f"{Path(address).name}.card")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a card needs a folder, see --out")
+    return folder
 
 
 def itself_result(result: Result) -> Result:
@@ -422,13 +433,11 @@ def itself_result(result: Result) -> Result:
     return result
 
 
-def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
+def _card(arguments: argparse.Namespace, folder: Path, reporter: Reporter) -> Result:
+    from gaitforge.pipeline.report.added_pages import CARD_PAGES
     from gaitforge.pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
-    address = arguments.store  # a path, or an address on object storage, whose card is written here
-    beside = address.parent if isinstance(address, Path) else Path()
-    folder = check_outside_stores(arguments.out or beside / f"{Path(address).name}.card")
     statements = option_values(
         arguments, "licence", "citation", "authors", "description", "limitations"
     )
@@ -454,10 +463,11 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
             draw=drawing(arguments),
             reporter=reporter,
         )
-    page, markdown, _ = written
+    page, markdown, record = written
+    added = [folder / entry.file for entry in CARD_PAGES.usable().values()]
+    lines = tuple(map(str, (page, *added, markdown, record)))
     texts = {"card": markdown.read_text()}
-    about = arguments.store
-    return Result(lines=tuple(map(str, written)), about=about, texts=texts, pages=(page,))
+    return Result(lines=lines, about=arguments.store, texts=texts, pages=(page,))
 
 
 def drawing(arguments: argparse.Namespace) -> "Draw | None":

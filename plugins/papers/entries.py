@@ -9,7 +9,12 @@ _PRESETS = f"{_HERE}.presets"
 
 def _kind(module: str, plan: str) -> PlanKind:
     page = f"{_HERE}.{module}_page"
-    return PlanKind(f"{_HERE}.{module}:{plan}", f"{page}:write_page", f"{page}:summary_rows")
+    return PlanKind(
+        f"{_HERE}.{module}:{plan}",
+        page=f"{page}:write_page",
+        rows=f"{page}:summary_rows",
+        beside="gaitforge.pipeline.report.results:shown_verdicts",
+    )
 
 
 MEASUREMENT = _kind("measurements", "MeasurementPlan")
