@@ -97,7 +97,9 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "best": results.best_run(summary),
         "next": _next_commands(run),
         "commit": "" if summary["git_revision"] == "unknown" else summary["git_revision"],
-        "returns": any(pages.policy(name).endswith("return-conditioned") for name in learners.values()),
+        "returns": any(
+            pages.policy(name).endswith("return-conditioned") for name in learners.values()
+        ),
         "summary": summary,
         "source": results.SOURCE if "published" in rows[0] else "",
         "rows": rows,
