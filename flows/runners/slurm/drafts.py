@@ -71,7 +71,7 @@ class Collected:
         if free is not None:
             text += f"; {free / 1e9:,.0f} GB free there"
             if free < self.bytes:
-                text += ": TOO LITTLE"
+                text += ", which is too little"
         return text
 
 

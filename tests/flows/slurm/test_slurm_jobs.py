@@ -19,7 +19,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.slurm.commands import job_environment, submit_command
-from gaitforge.flows.runners.slurm.drafts import Draft
+from gaitforge.flows.runners.slurm.drafts import Draft, collected
 from gaitforge.flows.runners.slurm.jobs import (
     Job,
     find_job,
@@ -374,6 +374,9 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
     sha256 = work_sha256(record)
     assert main(["jobs", "run", str(folder), "--task", "0", "--sha256", sha256]) == 0
     assert open_store(store).parts() == parts[:1]
+    said = collected(PLAN, store, parts[1:]).line()
+    assert "measured in 1 part of this store" in said
+    assert "GB free there" in said
     with pytest.raises(ValueError, match="has tasks 0-1, not 2"):
         run_task(folder, 2, Silent(), sha256)
     with pytest.raises(ValueError, match="the expert's or policy's file changed since"):
