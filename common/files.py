@@ -41,6 +41,11 @@ _NO_LINKS = frozenset(
 """What a file system without hard links says."""
 
 
+def cache_folder() -> Path:
+    """The folder of this program's files that can be made again, in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gaitforge"
+
+
 def fsync_path(path: Path) -> None:
     """Flush a file or a folder's entry to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

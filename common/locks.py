@@ -153,6 +153,8 @@ _NO_LOCKS = frozenset(
 _HELD = frozenset((errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES))
 """flock of NFS is one of POSIX on the server, which may say EACCES."""
 
+_MODE = 0o666
+"""Rights of a lock file, less the umask: with 002 a group shares its locks."""
 _MOST_BYTES = 4096
 """Read of a lock file."""
 
@@ -421,7 +423,7 @@ def _write(descriptor: int, content: bytes) -> None:
 def _open(path: Path) -> tuple[int, bool]:
     """A descriptor of the lock file, and whether it was created, by this process alone."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _MODE), True
     except FileExistsError:
         pass
     except OSError as error:
@@ -445,7 +447,7 @@ def _take_over(path: Path) -> _Lock | None:
         return None
     guard = path.with_name(f".{path.name}.taking.tmp")
     try:
-        os.close(os.open(guard, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+        os.close(os.open(guard, os.O_RDWR | os.O_CREAT | os.O_EXCL, _MODE))
     except FileExistsError:
         if _is_silent(guard):
             _unlink(guard)
@@ -455,7 +457,7 @@ def _take_over(path: Path) -> _Lock | None:
             return None
         _say(f"takes over the lock {path}: {_holder_text(path)} has ended or is silent")
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, _MODE)
         lock = _Lock(path, descriptor, "file")
         try:
             os.replace(fresh, path)

@@ -28,7 +28,11 @@ from gaitforge.datasets.storage.integrity import compact_store, remove_leftovers
 from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.datasets.stream import materialise as copies
 from gaitforge.datasets.stream.pool import SelectionSource
-from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
+from gaitforge.datasets.stream.stream_config import (
+    StreamConfig,
+    StreamSettings,
+    with_settings,
+)
 
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream
@@ -61,6 +65,7 @@ class Selection(episodes.EpisodeSelection):
         """In another process: the same rows of the store, which is opened again there."""
         return _reselected, (self.store, episodes.part_runs(self), self.actions)
 
+    @with_settings()
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> "WindowStream":

@@ -196,6 +196,8 @@ def joined_arrays(
 ACTION = "action"
 OBS = "obs"
 FINAL_OBS = "final_obs"
+COMMAND = "command"
+"""Slice of `obs` with what a legged robot is told to do."""
 LAST_ACTION = "last_action"
 """Slice of `obs` with the action that was executed in the step before."""
 

@@ -276,15 +276,22 @@ class EpisodeSelection:
         """Episodes and outcomes by group (the schema's `group_by`), one dict per group, sorted.
 
         A dict has the group's keys and `episodes`, `steps`, `return` (mean), `success`
-        (rate) and `survival` (1 - rate of terminated). An empty `group_by` makes one group.
+        (rate) and of legged robots `survival` (1 - rate of terminated), of others `terminated`
+        (rate). An empty `group_by` makes one group.
         """
         return list(self.grouped(group_by))
 
-    def grouped(self, group_by: Sequence[str] | None = None) -> Records:
-        """As `describe`, for any number of groups: their dicts are made when they are read."""
+    def grouped(self, group_by: Sequence[str] | None = None, bins: int = 0) -> Records:
+        """As `describe`, for any number of groups: their dicts are made when they are read.
+
+        Args:
+            bins: about how many bins a column of more than 20 different numbers gets; a bin's key
+                is [low, high], from `low` to below `high`. 0 for a group of each number.
+        """
         asked = self.store.schema.group_by if group_by is None else group_by
         names = [self.catalog.check_column(name) for name in asked]
-        return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
+        columns = list(dict.fromkeys(names))
+        return grouped_outcomes(self.catalog, self.rows, columns, self.store.schema, bins)
 
     def listing(
         self, limit: int = 0, sort: str = "", show: Sequence[str] = ()

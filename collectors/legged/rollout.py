@@ -17,7 +17,8 @@ from gaitforge.collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.robot import N_JOINTS
-from gaitforge.collectors.scenarios.skills import S, matching_cells
+from gaitforge.collectors.scenarios.skills import SKILLS, S, matching_cells
+from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.common.errors import amount
 from gaitforge.common.limits import Positive, Whole, check_ranges
 
@@ -232,17 +233,23 @@ def _result(
 
 
 # Evaluation.
+GRID_EPISODES = 20
+"""Evaluated episodes per cell."""
+GRID_LEVEL = 4
+"""The middle one, which the demo, the comparisons and `gaitforge view` show, too."""
+
+
 @dataclass(frozen=True)
 class EvaluationGrid:
     """The cells to evaluate: every level of every terrain and skill that go together.
 
-    Level 4 is the middle one; the demo, the comparisons and `gaitforge view` show it, too.
+    The defaults are the cells and episodes of the demo's report.
     """
 
-    terrains: tuple[str, ...] = ("flat", "rough")
-    skills: tuple[str, ...] = ("stand", "run")
-    levels: tuple[int, ...] = (4,)
-    episodes: Positive = 32
+    terrains: tuple[str, ...] = tuple(TERRAINS)
+    skills: tuple[str, ...] = tuple(SKILLS)
+    levels: tuple[int, ...] = (GRID_LEVEL,)
+    episodes: Positive = GRID_EPISODES
     seed: Whole = 1_000_003
 
     def __post_init__(self) -> None:
@@ -250,16 +257,25 @@ class EvaluationGrid:
         check_ranges(self)
 
     def __str__(self) -> str:
-        levels = ", ".join(map(str, self.levels))
-        return f"terrain level {levels} of 0 to 9, {amount(self.episodes, 'episode')} per cell"
+        terrains, skills, levels = (
+            ", ".join(map(str, names)) for names in (self.terrains, self.skills, self.levels)
+        )
+        return (
+            f"{amount(len(self.cells()), 'cell')}: {terrains} x {skills}, terrain level {levels} "
+            f"of 0 to 9, {amount(self.episodes, 'episode')} per cell"
+        )
 
-    def specs(self) -> list[EpisodeSpec]:
-        """The episodes, on held-out terrain tiles, with seeds that no collection uses."""
-        cells = [
+    def cells(self) -> list[tuple[str, int, str]]:
+        """Terrain, level and skill of every cell."""
+        return [
             (terrain, level, skill)
             for terrain, skill in matching_cells(self.terrains, self.skills, self.levels)
             for level in self.levels
         ]
+
+    def specs(self) -> list[EpisodeSpec]:
+        """The episodes, on held-out terrain tiles, with seeds that no collection uses."""
+        cells = self.cells()
         seeds = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(
             len(cells) * self.episodes, np.uint64
         )

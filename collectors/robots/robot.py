@@ -216,6 +216,14 @@ def find_robot(robot: str) -> Path:
     )
 
 
+def is_robot(robot: str) -> bool:
+    """Whether there is a robot of this name or path; its card may still be unfit."""
+    try:
+        return find_robot(robot).is_file()
+    except RobotError:
+        return False
+
+
 def absolute_robot(robot: str) -> str:
     """A shipped robot's name, or the absolute path of another or of a folder of robots.
 

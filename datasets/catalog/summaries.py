@@ -1,7 +1,7 @@
 """Choice of episodes by catalog columns, their outcomes by group, and lists of single episodes.
 
 For choice and groups, columns are compared as integer codes and no array is read: milliseconds for
-100,000s of episodes.
+100,000s of episodes. Numbers of many values can be put into bins of one width.
 
 Single episodes are for people: they have names that can be typed, and are rows of a table.
 """
@@ -16,7 +16,13 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.catalog import Catalog, distinct
 from gaitforge.datasets.catalog.rows import Record, Records, from_numpy, to_numpy
-from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Schema
+from gaitforge.datasets.schema import COMMAND, OBS, TERRAIN_AND_SKILL, Schema
+
+MOST_VALUES = 20
+"""Most distinct numbers of a column that are groups each; more are put into bins."""
+
+_Column = tuple[np.ndarray, list[Any]]
+"""(E,) codes of a column, and the values that they index."""
 
 
 # Choice of episodes, and outcomes by group.
@@ -47,12 +53,26 @@ def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np
     return np.flatnonzero(keep)
 
 
-def grouped_outcomes(catalog: Catalog, rows: np.ndarray, names: Sequence[str]) -> Records:
-    """`Selection.describe` of the given rows: sorted by key, missing keys last."""
+def grouped_outcomes(
+    catalog: Catalog,
+    rows: np.ndarray,
+    names: Sequence[str],
+    schema: Schema,
+    bins: int = 0,
+) -> Records:
+    """`Selection.describe` of the given rows: sorted by key, missing keys last.
+
+    Args:
+        bins: about how many bins columns of more than `MOST_VALUES` numbers get, whose keys are
+            [low, high]; 0 for a group of each value.
+    """
     if len(rows) == 0:
         return Records(0, lambda first, stop: [])
-    group, codes = _groups(catalog, rows, names)
-    values = [catalog.codes(name)[1] for name in names]
+    coded = [catalog.codes(name) for name in names]
+    if bins:
+        coded = [in_bins_of(column, rows, bins) for column in coded]
+    group, codes = _groups(coded, rows)
+    values = [column_values for _, column_values in coded]
     count = np.bincount(group, minlength=len(codes))
 
     def total(name: str) -> np.ndarray:
@@ -65,8 +85,9 @@ def grouped_outcomes(catalog: Catalog, rows: np.ndarray, names: Sequence[str]) -
         "steps": steps,
         "return": total("return") / count,
         "success": total("success") / count,
-        "survival": 1.0 - total("terminated") / count,
     }
+    terminated = total("terminated") / count
+    measured |= {"survival": 1.0 - terminated} if _legged(schema) else {"terminated": terminated}
     ranks = [_ranks(column)[codes[:, index]] for index, column in enumerate(values)]
     order = np.lexsort(ranks[::-1]) if ranks else np.zeros(1, np.int64)
 
@@ -85,8 +106,9 @@ def group_counts(
     catalog: Catalog, rows: np.ndarray, names: Sequence[str]
 ) -> dict[tuple[Any, ...], int]:
     """Episodes of the given rows by the values of some columns."""
-    group, codes = _groups(catalog, rows, names)
-    values = [catalog.codes(name)[1] for name in names]
+    coded = [catalog.codes(name) for name in names]
+    group, codes = _groups(coded, rows)
+    values = [column_values for _, column_values in coded]
     keys = [
         tuple(column[code] for column, code in zip(values, row, strict=True))
         for row in codes.tolist()
@@ -94,14 +116,48 @@ def group_counts(
     return dict(zip(keys, np.bincount(group, minlength=len(keys)).tolist(), strict=True))
 
 
-def _groups(
-    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
+def in_bins_of(column: _Column, rows: np.ndarray, bins: int) -> _Column:
+    """A column of numbers in about `bins` bins of a round width, if its rows have many numbers.
+
+    A bin [low, high] holds numbers from `low` to below `high`. Missing ones, NaN and infinity are
+    None.
+    """
+    codes, values = column
+    if not all(value is None or isinstance(value, int | float) for value in values):
+        return column
+    numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+    used = np.unique(codes[rows])
+    finite = numbers[used][np.isfinite(numbers[used])]
+    if len(finite) <= max(MOST_VALUES, bins):
+        return column
+    is_whole = all(value is None or isinstance(value, int) for value in values)
+    least = (finite.max() - finite.min()) / bins
+    if least < max(1e-300, 1e-12 * np.abs(finite).max()):
+        return column  # too close for bounds that differ
+    width = max(1.0, _round_width(least)) if is_whole else _round_width(least)
+    places = np.floor(numbers / width + 1e-9)
+    inner = places[used][np.isfinite(numbers[used])]
+    first = int(inner.min())
+    count = int(inner.max()) - first + 1
+    edges = [float(f"{(first + k) * width:.12g}") for k in range(count + 1)]
+    limits = [int(edge) for edge in edges] if is_whole else edges
+    keys: list[Any] = [[limits[k], limits[k + 1]] for k in range(count)]
+    inside = np.clip(np.nan_to_num(places - first), 0, count - 1)
+    bin_of_value = np.where(np.isfinite(numbers), inside, count).astype(np.int64)
+    return bin_of_value[codes], [*keys, None]
+
+
+def _round_width(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is not below a width."""
+    power = 10.0 ** np.floor(np.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+
+
+def _groups(coded: Sequence[_Column], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(E,) group number of each row, and (G, N) each group's codes of the columns."""
     group = np.zeros(len(rows), np.int64)
     codes = np.zeros((1, 0), np.int64)
-    for name in names:
-        column_codes, values = catalog.codes(name)
+    for column_codes, values in coded:
         combined, group = distinct(group * len(values) + column_codes[rows])
         before, last = np.divmod(combined, max(1, len(values)))
         codes = np.column_stack([codes[before], last])
@@ -206,4 +262,6 @@ def _listed(catalog: Catalog, rows: np.ndarray, names: list[str]) -> list[dict[s
 
 
 def _legged(schema: Schema) -> bool:
-    return tuple(schema.group_by) == TERRAIN_AND_SKILL
+    """Whether a terminated episode is a fall: of robots that follow commands on terrains."""
+    commanded = OBS in schema.names() and COMMAND in schema.field(OBS).slices
+    return commanded and tuple(schema.group_by) == TERRAIN_AND_SKILL

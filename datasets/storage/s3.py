@@ -42,7 +42,7 @@ from gaitforge.common.errors import (
     failures,
     missing_package,
 )
-from gaitforge.common.files import is_hidden, join_inside, temporary_file, visible
+from gaitforge.common.files import cache_folder, is_hidden, join_inside, temporary_file, visible
 from gaitforge.datasets.catalog.catalog import Catalog, PartRecord
 from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from gaitforge.datasets.schema import Schema
@@ -123,9 +123,8 @@ class Bucket:
     @property
     def mirror(self) -> Path:
         """Folder of the store's mirror: below `XDG_CACHE_HOME`, or `~/.cache`."""
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = hashlib.sha256(f"{self.endpoint} {self.url}".encode()).hexdigest()[:16]
-        return home / "gaitforge" / name
+        return cache_folder() / name
 
     def children(self, folder: str) -> list[str]:
         """Names directly below `folder` that are not hidden, sorted; a folder's ends in "/"."""

@@ -45,7 +45,7 @@ from gaitforge.datasets.selection import EpisodeSelection, hashed
 from gaitforge.datasets.storage.parts import object_hashes
 from gaitforge.datasets.stream import pool
 from gaitforge.datasets.stream.pool import SelectionSource
-from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
+from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings, with_settings
 
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream
@@ -148,6 +148,7 @@ class Materialised:
             if disk.sha256_file(self.path / name) != sha256
         ]
 
+    @with_settings(workers=0)
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> "WindowStream":
@@ -345,6 +346,7 @@ class Mixture(Generic[AnySelection]):
             visits[positions] += (np.floor(rate * (epoch + 1) + turns) - done).astype(np.int64)
         return visits
 
+    @with_settings()
     def windows(
         self,
         window_len: int = 64,

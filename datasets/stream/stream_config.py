@@ -1,14 +1,16 @@
 """Settings of a window stream, in a module that does not import torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, cleandoc, signature
 from numbers import Integral
-from typing import TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.schema import CLEAN, WORDS, Actions
 
 DEFAULT_POOL_STEPS = 1 << 20
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class StreamSettings(TypedDict, total=False):
@@ -126,3 +128,28 @@ class StreamConfig:
 def _check_whole(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise DatasetError(f"{name} must be a whole number, not {value!r}")
+
+
+def with_settings(**defaults: object) -> Callable[[Method], Method]:
+    """Show a `windows` method's settings by name, as `help` and `inspect.signature` tell them.
+
+    Type checkers and editors know them by `StreamSettings`.
+
+    Args:
+        defaults: those of the method that are others than `StreamConfig`'s.
+    """
+
+    def decorate(method: Method) -> Method:
+        shown = signature(method)
+        parameters = [p for p in shown.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        for name, setting in signature(StreamConfig).parameters.items():
+            if name not in shown.parameters:
+                default = defaults.get(name, setting.default)
+                parameters.append(setting.replace(kind=Parameter.KEYWORD_ONLY, default=default))
+        vars(method)["__signature__"] = shown.replace(parameters=parameters)
+        if method.__doc__ and StreamConfig.__doc__:  # `python -OO` drops docstrings
+            settings = cleandoc(StreamConfig.__doc__).partition("Attributes:")[2]
+            method.__doc__ = f"{cleandoc(method.__doc__)}\n\nArgs:{settings}"
+        return method
+
+    return decorate

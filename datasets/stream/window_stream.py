@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from inspect import GEN_RUNNING, getgeneratorstate
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from gaitforge.common.errors import DatasetError
+from gaitforge.common.errors import DatasetError, amount
 from gaitforge.common.extras import is_installed
 from gaitforge.datasets.schema import (
     ACTION,
@@ -41,15 +41,20 @@ from gaitforge.datasets.stream.pool import (
 )
 from gaitforge.datasets.stream.stream_config import StreamConfig
 
+Item = TypeVar("Item")
+
 if TYPE_CHECKING or is_installed("torch"):
     import torch
+    from torch.utils.data import IterableDataset
 else:
     torch = None  # the base installation has none
 
+    class IterableDataset(Generic[Item]):
+        """Stands for torch's class."""
+
+
 # Prefetch threads.
 THREAD_NAME = "window-stream"
-
-Item = TypeVar("Item")
 
 
 class PoolsAhead:
@@ -141,6 +146,7 @@ class Ahead(Generic[Item]):
 # The window stream.
 BATCH_KEYS = ("mask", "episode", "offset", "ending", "last", "terminal")
 """Names that a batch adds to the fields; no field may have one."""
+_NO_WORKERS = "use num_workers=0, the stream has prefetch threads of its own (workers=, prefetch=)"
 
 Batch: TypeAlias = "dict[str, torch.Tensor]"
 """Name -> a tensor; without torch, an array."""
@@ -156,8 +162,11 @@ class Schedule(Protocol):
         ...
 
 
-class WindowStream:
+class WindowStream(IterableDataset[Batch]):
     """Iterable over batches of windows, one epoch per iteration; `Selection.windows` makes one.
+
+    It is the loader, and a torch `IterableDataset` where torch is: programs that want a
+    `DataLoader` give it `batch_size=None`, since the stream makes the batches, and no workers.
 
     A batch holds each field as (B, K, *shape), `mask` (B, K) bool, `episode` (B,) int64 row of
     `selection.episodes()`, `offset` (B,) int64 first step of the window within the episode,
@@ -207,6 +216,19 @@ class WindowStream:
         self._order: tuple[int, EpochOrder] | None = None
         self._reader: tuple[int, StepReader] | None = None
         self._iteration: Callable[[], Generator[Batch, None, None] | None] = lambda: None
+
+    def __repr__(self) -> str:
+        config = self.config
+        prefix = f"{config.prefix_len} + " if config.prefix_len else ""
+        windows = f"{amount(config.batch_size, 'window')} of {prefix}{config.window_len} steps"
+        episodes = amount(len(self._source.lengths), "episode")
+        return (
+            f"WindowStream({', '.join(self._columns)}; batches of {windows}, of {episodes}; "
+            f"seed {config.seed}, epoch {self._epoch})"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise DatasetError(f"a window stream is not copied to another process: {_NO_WORKERS}")
 
     def __len__(self) -> int:
         """Batches of this epoch, counted from where it started or was resumed."""
@@ -276,15 +298,14 @@ class WindowStream:
         }
 
     def _check_process(self) -> None:
+        if torch is not None and torch.utils.data.get_worker_info() is not None:
+            raise DatasetError(
+                f"every DataLoader worker would repeat the whole stream: {_NO_WORKERS}"
+            )
         if os.getpid() != self._process:
             raise DatasetError(
                 "this stream was made in another process; a forked reader is refused: make the "
                 "stream in the process that reads it, or start processes with 'spawn'"
-            )
-        if torch is not None and torch.utils.data.get_worker_info() is not None:
-            raise DatasetError(
-                "every DataLoader worker would repeat the whole stream: use num_workers=0, the "
-                "stream has prefetch threads of its own"
             )
 
     def _current_order(self) -> EpochOrder:

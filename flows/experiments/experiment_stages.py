@@ -28,6 +28,7 @@ from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.statistics import block_spectra
 from gaitforge.flows.experiments.claim import Claim
+from gaitforge.flows.experiments.page_files import card_of, page_of
 from gaitforge.flows.experiments.plan import (
     Corrections,
     DataSet,
@@ -419,6 +420,7 @@ def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
 
 
 def _add_training(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> str:
+    run.check_start()
     paced = [f"time {run.seeded}"] if run.experiment.train_s is not None else []
     names = {stage.name for stage in listing.stages}
     return listing.add(
@@ -466,22 +468,6 @@ def _edits_seen(run: LearnerRun) -> list[str]:
         for edit in open_store(run.store).edits()
         if narrowed or edit.kind != "annotate" or columns.intersection(edit.columns)
     ]
-
-
-def page_of(out: Path, name: str) -> Path:
-    """The page of the episodes of an evaluation, or of those that were collected."""
-    return out / "episodes" / f"{name}.html"
-
-
-def page_address(out: Path, name: str) -> str:
-    """Address of an evaluation's page, relative to the run's folder; "" where there is none."""
-    page = page_of(out, name)
-    return page.relative_to(out).as_posix() if page.is_file() else ""
-
-
-def card_of(store: Path) -> Path:
-    """The page of a store's card."""
-    return store.with_name(f"{store.name}.card") / "card.html"
 
 
 def _describe(expert: str, store: Path, out: Path, pages: Pages, reporter: Reporter) -> None:

@@ -19,6 +19,7 @@ from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.flows.experiments.plan import (
     FIRST,
     OF_DATA,
@@ -37,8 +38,9 @@ from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.evaluation import RUN, EvaluationPlan, PolicySource, References
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedPolicyPlan, driven_by
-from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.checkpoint import CHECKPOINT, load_policy
 from gaitforge.learners.training.batches import training_hash
+from gaitforge.learners.training.building import check_start, read_start
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import (
     Episodes,
@@ -195,7 +197,26 @@ class LearnerRun:
             chosen = self.experiment.chosen_settings(self.learner)
             unset = {name: value for name, value in measured.items() if name not in chosen}
             config = replace(config, **unset)
-        run_training(TrainPlan(select, config), self.store, self.folder, reporter)
+        plan = TrainPlan(select, config)
+        evaluate = {
+            name: value
+            for name, value in self.experiment.evaluate.items()
+            if name not in _NOT_RECORDED
+        }
+        expert = self.experiment.scoring_expert
+        run_training(plan, self.store, self.folder, reporter, evaluate, expert)
+
+    def check_start(self) -> None:
+        """Raise ValueError unless the run can begin with the weights that its plan names, if any.
+
+        Of episodes that are yet to be collected only the weights are looked for.
+        """
+        config = self.config()
+        if not config.start_from or (self.folder / CHECKPOINT).exists():
+            return
+        start = read_start(config)
+        if is_bucket_url(self.store) or Path(self.store).exists():
+            check_start(config, open_store(self.store).schema, start)
 
     def measure(self, reporter: Reporter) -> Pace:
         """Measure the learner's speed once, and the steps that fit into `train_s`."""
@@ -327,6 +348,8 @@ class LearnerRun:
 
 
 _OF_ASKING = ("target", "asked")
+_NOT_RECORDED = ("robot", "threads")
+"""Settings of an experiment's evaluation that are not for each run: its store names the robot."""
 
 
 def tested_with(config: TrainConfig) -> dict[str, str]:

@@ -17,6 +17,8 @@ from gaitforge.common.locks import again_if_stale, exclusive_lock
 from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, record_from_tree
+from gaitforge.learners.export.onnx_policy import is_exported_policy, read_description
+from gaitforge.learners.run_files import run_folder
 
 TRAINING_LOCK = ".training.lock"
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
@@ -142,6 +144,14 @@ def read_record(path: Path) -> Any | None:
     if tree is None or isinstance(tree, Record):
         return tree
     raise ValueError(f"{path} is no record: it needs an object of named values")
+
+
+def run_record(run: Path) -> Mapping[str, Any]:
+    """What a training run, or its export, keeps of its data, task and evaluation; may be empty."""
+    folder = run_folder(run)
+    if is_exported_policy(folder):
+        return read_description(folder)["source"]
+    return read_record(folder / PLAN) or {}
 
 
 def _read_json(path: Path) -> Any | None:

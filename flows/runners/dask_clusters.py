@@ -5,7 +5,6 @@ Clusters started here are encrypted with keys of their own; a local one listens 
 
 import logging
 import multiprocessing
-import os
 import re
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.common.errors import missing_package
+from gaitforge.common.files import cache_folder
 from gaitforge.common.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -274,8 +274,7 @@ def _adapt(cluster: Any, settings: DaskSettings, most: int | None) -> None:
 
 def _shared_folder() -> Path:
     """The folder of the jobs' logs and the cluster's keys, in the home that the machines share."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "gaitforge" / "dask-jobs"
+    folder = cache_folder() / "dask-jobs"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 

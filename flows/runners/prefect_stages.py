@@ -58,8 +58,9 @@ from gaitforge.flows.runners.prefect import (
     shown_progress,
 )
 from gaitforge.flows.runners.slurm import jobs
-from gaitforge.flows.runners.slurm.chain import live_jobs, submit_stages
+from gaitforge.flows.runners.slurm.chain import distinct_jobs, live_jobs
 from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
+from gaitforge.flows.runners.slurm.submission import submit_stages
 from gaitforge.flows.stages import collect as stage_collect
 from gaitforge.flows.stages.collect import Retry
 from gaitforge.flows.stages.stage import CollectionStage, CommandStage, Stage, run_stage
@@ -293,7 +294,7 @@ def run_by_jobs(
             alone.enter_context(_collecting(store, shown_progress()))
         before = {store: _committed(store) for store in stores}
         submit_stages(out, stages, words, slurm_settings(form), shown_progress())
-        jobs = [job for group in live_jobs(out, left).values() for job in group]
+        jobs = distinct_jobs(live_jobs(out, left).values())
         follow_jobs(jobs, form.wait)
     for store, parts in before.items():
         new = sorted(_committed(store) - parts)

@@ -1,18 +1,33 @@
 """Closed-loop evaluation: any policy on the episodes of its task, once."""
 
+import inspect
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gaitforge import collectors
 from gaitforge.collectors.policy import Policy, TaskPolicy
+from gaitforge.common.files import cache_folder, sha256_file
+from gaitforge.common.trust import UntrustedCodeError, naming
+from gaitforge.flows.intervals import ratio, ratio_interval
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import evaluation_key, kept_evaluation, read_record
+from gaitforge.flows.records.plans import PLAN, record_from_tree
+from gaitforge.flows.records.records import (
+    digest,
+    evaluation_key,
+    kept_evaluation,
+    provenance,
+    read_record,
+    to_tree,
+    write_record,
+)
 from gaitforge.flows.tasks.evaluation import (
     EXPERT,
     RUN,
@@ -21,10 +36,12 @@ from gaitforge.flows.tasks.evaluation import (
     PolicySource,
     References,
     measured,
+    recorded_expert,
 )
 from gaitforge.learners.training.train import torch_threads
 
 LATENCY_REPEATS = 1000
+_COUNTED = (".py", ".xml", ".json")
 EVALUATION = "evaluation.json"
 """File of its evaluation in a training run's folder."""
 
@@ -56,6 +73,127 @@ def is_evaluated(source: PolicySource, plan: EvaluationPlan, path: Path) -> bool
     return record.get("key") == evaluation_key(plan, plan.key(source))
 
 
+# Beside another policy.
+def compared_policy(
+    source: PolicySource, plan: EvaluationPlan, against: str
+) -> tuple[PolicySource, EvaluationPlan]:
+    """The policy that another one is compared with, and the plan that it is evaluated by.
+
+    Args:
+        source: the other one; plan: its plan.
+        against: "expert" for the one that collected the episodes that a run was trained on, or the
+            robot's shipped one; or a policy, as `EvaluationPlan.source` takes it.
+
+    Raises:
+        ValueError: no such policy, or one of another robot.
+    """
+    shared = plan.comparable(source)
+    try:
+        if against != EXPERT:
+            compared = shared.source(against)
+        else:
+            recorded = recorded_expert(source)
+            with naming(source.folder / PLAN):
+                compared = replace(shared.source(recorded or shared.usual_expert()), name=EXPERT)
+        shared.key(compared)
+    except UntrustedCodeError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{error}; name another policy to compare with: --against") from error
+    return compared, shared
+
+
+def shared_evaluation(
+    source: PolicySource, plan: EvaluationPlan, reporter: Reporter
+) -> PolicyEvaluation:
+    """The evaluation of a policy that several are compared with, from the user's cache if there.
+
+    Its file's name is a hash of the weights, the plan, and all code and versions that the episodes
+    depend on. A file that is damaged is made again.
+
+    Raises:
+        ValueError: as `evaluate_policy`.
+    """
+    made_by = {"content": plan.content(), "files": _own_files(type(plan)), **provenance()}
+    made_by.pop("git_revision")  # of whatever repository the program is in
+    key = digest({**evaluation_key(plan, plan.key(source)), **made_by, "name": source.name})
+    path = cache_folder() / "evaluations" / f"{key}.json"
+    kept = _intact(path) if source.is_known else None
+    if kept is not None:
+        return kept
+    evaluation = evaluate_policy(source, plan, reporter)
+    if source.is_known:
+        with suppress(ValueError):  # the folder cannot be written
+            write_record(path, {"evaluation": evaluation, "digest": digest(evaluation)})
+    return evaluation
+
+
+@cache
+def _own_files(kind: type[EvaluationPlan]) -> str:
+    """A hash of the files of the simulators, and of the task's folder."""
+    folders = [Path(collectors.__file__).parent, Path(inspect.getfile(kind)).parent]
+    files = [path for root in folders for path in root.rglob("*") if path.suffix in _COUNTED]
+    return digest([[path.name, sha256_file(path)] for path in sorted(files)])
+
+
+def _intact(path: Path) -> PolicyEvaluation | None:
+    """The evaluation in a file, None where there is none that is whole."""
+    with suppress(ValueError):
+        record = read_record(path) or {}
+        tree = record.get("evaluation")
+        if tree is not None and record.get("digest") == digest(tree):
+            return record_from_tree(PolicyEvaluation, tree)
+    return None
+
+
+def evaluate_beside(
+    source: PolicySource,
+    plan: EvaluationPlan,
+    compared: tuple[PolicySource, EvaluationPlan] | None,
+    reporter: Reporter,
+    path: Path | None = None,
+) -> tuple[PolicyEvaluation, PolicyEvaluation | None]:
+    """`evaluate_policy`, and the evaluation of a `compared_policy` on the same episodes, if any."""
+    evaluation = evaluate_policy(source, plan, reporter, path)
+    return evaluation, shared_evaluation(*compared, reporter) if compared else None
+
+
+def shares(record: Mapping[str, Any], compared: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """An evaluation's record with its return as a share of another policy's, as in summaries.
+
+    Over all cells and of each one: `return_fraction`, None where the other return is not above 0,
+    with its 95 % interval over the episodes, whose starts both share. `against` tells of the other
+    one, which is at `place`.
+    """
+    grouped = any("group" in cell for cell in record["cells"])  # means may be over some alone
+    interval = None if grouped else ratio_interval(record["returns"], compared["returns"])
+    cells = [
+        {
+            **cell,
+            "return_fraction": ratio(cell["return"], other["return"]),
+            "return_fraction_ci95": ratio_interval([mine], [theirs]),
+        }
+        for cell, other, mine, theirs in zip(
+            record["cells"],
+            compared["cells"],
+            record["returns"],
+            compared["returns"],
+            strict=True,
+        )
+    ]
+    told = {name: compared[name] for name in ("policy", "return", "return_ci95", "success")}
+    return to_tree(
+        {
+            **record,
+            "cells": cells,
+            "return_fraction": ratio(record["return"], compared["return"]),
+            "return_fraction_ci95": interval,
+            "against": {**told, "place": place},
+        }
+    )
+
+
+# The policies that score 0 and 100.
 def reference_files(plan: EvaluationPlan, folder: Path) -> tuple[Path, ...]:
     """The files that `with_references` leaves in a folder; none where the task has references."""
     if plan.known_references() is not None:

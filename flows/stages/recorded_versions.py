@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import gaitforge
+from gaitforge.common.files import cache_folder
 from gaitforge.datasets import Store
 
 SIMULATOR = "mujoco"
@@ -72,7 +73,7 @@ def recorded_mujoco(wanted: str) -> Path | None:
     plain_version(wanted)
     if wanted == version(SIMULATOR):
         return None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gaitforge"
+    cache = cache_folder()
     python = f"{sys.implementation.cache_tag}-{sys.platform}-{platform.machine()}"
     folder = cache / f"{SIMULATOR}-{wanted}-{python}"
     if folder.is_dir() and not _fault(folder, wanted):

@@ -1,17 +1,23 @@
 """Training runs on selections of a store."""
 
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from gaitforge.collectors.robots.robot import ROBOTS
 from gaitforge.common.limits import Whole, check_ranges
-from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets import Schema, Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals, leads
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.settings import with_named
 from gaitforge.flows.tasks.registry import evaluation_of
+from gaitforge.learners.checkpoint import CHECKPOINT
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.batches import training_fields
+from gaitforge.learners.training.building import check_start, read_start, start_record
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import TrainResult, split_note, train
 from gaitforge.learners.training.trainer import HistoryRow
@@ -102,24 +108,41 @@ class TrainPlan:
             selection.catalog.check_column(self.config.equal_shares)
         return selection
 
+    def check_start(self, selection: Selection, out: Path) -> None:
+        """Raise ValueError unless a run in `out` can begin as planned; a run that did goes on."""
+        if self.config.start_from and not (out / CHECKPOINT).exists():
+            check_start(self.config, selection.schema, read_start(self.config))
+
 
 def run_training(
-    plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
+    plan: TrainPlan,
+    store_path: Path | str,
+    out: Path,
+    reporter: Reporter,
+    evaluate: Mapping[str, Any] | None = None,
+    expert: str = "",
 ) -> TrainResult:
     """Train in `out`, or resume the run there; a finished run returns at once.
 
     Under `torchrun` every process calls this; the first one writes.
+
+    Args:
+        evaluate: settings of the evaluation that the run's record keeps, which is on the cells of
+            the episodes; expert: the record's expert, empty for the one that collected them.
 
     Raises:
         ValueError: another process trains in `out`, or as `TrainPlan.selection` and `train`.
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     selection = plan.selection(store_path)
+    plan.check_start(selection, out)
     preset(plan.config.model, plan.config.model_overrides)
     with training_lock(out) if leads() else nullcontext():
         # The trainer refuses a folder with another run; its plan must survive that.
         if leads() and not (out / PLAN).exists():
-            _write_plan(plan, store_path, selection, out)
+            _write_plan(
+                plan, store_path, selection, out, _evaluated(selection, evaluate or {}, expert)
+            )
             if note := split_note(plan.config, selection):
                 reporter.say(note)
         with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
@@ -131,17 +154,45 @@ def run_training(
             return train(plan.config, selection, out, report, reporter.say)
 
 
-def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
-    version = selection.store.info()
+def _evaluated(selection: Selection, settings: Mapping[str, Any], expert: str) -> dict[str, object]:
+    """What a run's record says of its evaluation: the task, the plan, and the episodes' expert."""
     evaluation = evaluation_of(selection.store)
-    record = {
+    if evaluation is None:
+        return {"task": None, "evaluation": None, "expert": ""}
+    with suppress(ValueError):  # cells that this program cannot simulate
+        evaluation = with_named(evaluation.trained_on(selection), settings)
+    with suppress(ValueError):  # robots or code that are not here, or not trusted
+        expert = expert or evaluation.collecting_expert(selection)
+    return {"task": evaluation.kind, "evaluation": evaluation, "expert": expert}
+
+
+def _write_plan(
+    plan: TrainPlan,
+    store_path: Path | str,
+    selection: Selection,
+    out: Path,
+    evaluated: Mapping[str, object],
+) -> None:
+    version = selection.store.info()
+    record: dict[str, object] = {
         "plan": plan,
         "store": Path(store_path).name,
         "dataset": version.hash,
         "schema_version": version.schema_version,
         "selection": selection.hash,
         "robot": selection.schema.robot,
-        "task": None if evaluation is None else evaluation.kind,
-        "evaluation": evaluation,
+        "own_robots": _own_robot(selection.schema),
+        "format": selection.schema.attributes.get("format"),
+        "control_dt_s": selection.schema.control_dt_s,
+        **evaluated,
     }
+    if plan.config.start_from:
+        record["start"] = start_record(plan.config)
     write_record(out / PLAN, record | provenance())
+
+
+def _own_robot(schema: Schema) -> Mapping[str, Any]:
+    """The card and MJCF of a store's only robot by its name; empty if it is shipped or unknown."""
+    stored = schema.attributes.get(ROBOTS)
+    mine = stored.get(schema.robot) if isinstance(stored, Mapping) else None
+    return {schema.robot: mine} if mine else {}

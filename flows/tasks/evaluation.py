@@ -9,7 +9,7 @@ an expert.
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -17,8 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation
-from gaitforge.collectors.robots.robot import DEFAULT_ROBOT
-from gaitforge.common.extensions import function_key, named_function
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, ROBOTS, is_robot, stored_robot
+from gaitforge.common.errors import listed
+from gaitforge.common.extensions import function_key, module_version, named_function
 from gaitforge.common.files import sha256_file
 from gaitforge.common.limits import Range, Whole, check_ranges
 from gaitforge.common.trust import naming
@@ -30,12 +31,22 @@ from gaitforge.flows.intervals import (
     mean_interval,
     success_interval,
 )
-from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import digest, read_record, to_tree
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import digest, read_record, run_record, to_tree
 from gaitforge.flows.tasks.interface import CollectionPlan
-from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
+from gaitforge.learners.checkpoint import (
+    check_layout,
+    checkpoint_path,
+    load_policy,
+    policy_from,
+    read_checkpoint,
+)
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.export.onnx_policy import is_exported_policy, read_description
+from gaitforge.learners.export.onnx_policy import (
+    OnnxPolicy,
+    is_exported_policy,
+    read_description,
+)
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import run_folder, shipped_policies
@@ -159,15 +170,41 @@ def named_source(text: str, which: str = "last") -> PolicySource:
 
 
 def trained_robot(run: Path) -> str:
-    """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`."""
+    """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`.
+
+    Where its path holds no robot any more, it is the copy of card and MJCF that the run keeps.
+    """
     plan = run_folder(run) / PLAN
     record = read_record(plan) or {}
     evaluation = record.get("evaluation")
     recorded = evaluation.get("robot") if isinstance(evaluation, dict) else None
-    robot = recorded or record.get("robot", DEFAULT_ROBOT)
-    if not isinstance(robot, str):
+    name = record.get("robot", DEFAULT_ROBOT)
+    robot = recorded or name
+    if not isinstance(robot, str) or not isinstance(name, str):
         raise ValueError(f"{plan}: a robot needs a name, not {robot!r}")
+    own_robots = record.get("own_robots")
+    if isinstance(own_robots, dict) and own_robots.get(name) and not is_robot(robot):
+        return str(stored_robot({ROBOTS: own_robots}, name).path.parent)
     return robot
+
+
+def data_of(run: Path) -> str:
+    """The data that a run was trained on, in words: its store, and the format of an import."""
+    record = run_record(run)
+    store = record.get("store") or "data that it does not name"
+    return f"{store} ({record['format']})" if record.get("format") else str(store)
+
+
+def observed(network: PolicyNetwork) -> str:
+    """What a policy observes, in words: names with their numbers of channels."""
+    slices = network.layout.stored_slices.items()
+    return listed([f"{name} ({stop - start})" for name, (start, stop) in slices], 8)
+
+
+def recorded_expert(source: PolicySource) -> str:
+    """The expert of a run's episodes by the run's record; "" for none, or another policy."""
+    record = (read_record(source.folder / PLAN) or {}) if source.kind == RUN else {}
+    return str(record.get("expert") or "")
 
 
 def is_run(folder: Path) -> bool:
@@ -292,7 +329,9 @@ class EvaluationPlan(ABC):
         unit: of progress; obs_slices: blocks of the observation that trained policies must read;
             None for any.
         action_limit: trained policies' actions are clipped to it.
+        falls: whether an episode that terminates is a fall, so that people read of survival.
         measures: the cells' own measures that an experiment tells, of each "group" of cells.
+        largest_return: the largest that an episode can have, where known; intervals end there.
         return_target: of a return-conditioned policy, in units of the return that scores 100, or
             without references of the return that it was trained with.
         references: the returns that score 0 and 100.
@@ -307,7 +346,9 @@ class EvaluationPlan(ABC):
     unit: ClassVar[str] = "step"
     obs_slices: ClassVar[Mapping[str, tuple[int, int]] | None] = None
     action_limit: ClassVar[float] = inf
+    falls: ClassVar[bool] = False
     measures: ClassVar[tuple[str, ...]] = ()
+    largest_return: ClassVar[float] = inf
 
     return_target: Annotated[float, Range()] = 1.0
     references: References | None = None
@@ -316,6 +357,16 @@ class EvaluationPlan(ABC):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def __str__(self) -> str:
+        usual = {field.name: field.default for field in fields(EvaluationPlan)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        told = [
+            f"{name.replace('_', ' ')} {_in_words(value)}"
+            for name, value in values.items()
+            if _in_words(value) and (name not in usual or value != usual[name])
+        ]
+        return ": ".join(filter(None, [f"task {self.name}", ", ".join(told)]))
 
     @property
     def name(self) -> str:
@@ -326,6 +377,11 @@ class EvaluationPlan(ABC):
     def of_store(cls, schema: Schema) -> Self | None:
         """The plan for policies that learn from such a store; None for another task's store."""
         return cls() if schema.field("obs").slices == cls.obs_slices else None
+
+    @classmethod
+    def of_run(cls, tree: Mapping[str, Any], run: Path) -> Self:
+        """The plan that a run, or its export, has kept as JSON values."""
+        return plan_from_tree(cls, tree)
 
     def of_plans(self, plans: Sequence[CollectionPlan]) -> Self:
         """The plan for policies that learn from what these plans collected.
@@ -346,6 +402,30 @@ class EvaluationPlan(ABC):
     def scoring_expert(self, among: Selection) -> str:
         """The policy that scores 100 where an experiment names none; "" for the task's own."""
         return ""
+
+    def trained_on(self, selection: Selection) -> Self:
+        """The plan on the cells of the episodes that a policy learns from."""
+        return self
+
+    def collecting_expert(self, selection: Selection) -> str:
+        """The policy that collected most of the episodes, where known; else one that scores 100."""
+        return self.scoring_expert(selection) or self.expert
+
+    def comparable(self, source: PolicySource) -> Self:
+        """The plan for other policies on the same episodes, without a trained policy's settings."""
+        usual = {field.name: field.default for field in fields(EvaluationPlan)}
+        return replace(self, **{name: usual[name] for name in _OF_THE_POLICY})
+
+    def usual_expert(self) -> str:
+        """The expert that a policy is compared with where its record names none."""
+        return self.expert
+
+    def content(self) -> Mapping[str, str]:
+        """Versions and hashes of what the episodes depend on, besides plan, policy and `versions`.
+
+        A kept evaluation that is shared by several runs is used only where they are the same.
+        """
+        return {"code": module_version(type(self).__module__)}
 
     @abstractmethod
     def expert_hash(self, name: str) -> str:
@@ -396,10 +476,59 @@ class EvaluationPlan(ABC):
         """
         if source.kind == CLASS:
             return source.policy_class()(robots), 0
+        if source.kind == EXPORTED:
+            exported = self._exported(source, robots)
+            return exported, exported.parameters
         if source.kind != RUN:
             raise ValueError(f"{source.place} is no training run, which task {self.kind} needs")
-        network = source.network(self.obs_slices)
+        network = source.network(None)
+        self._check_observed(source, network)
         return self.driven(source, network, robots), count_parameters(network)
+
+    def _check_observed(self, source: PolicySource, network: PolicyNetwork) -> None:
+        """Raise ValueError unless the task gives what a network reads."""
+        if self.obs_slices is None:
+            return
+        if network.layout.stored_slices.keys() != self.obs_slices.keys():
+            raise ValueError(
+                f"{source.place} was trained on {data_of(source.folder)} and reads "
+                f"{observed(network)}; the task {self.name} gives {listed(self.obs_slices)}; "
+                "--task names another task"
+            )
+        check_layout(network.layout, self.obs_slices, source.place)
+
+    def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
+        """An exported policy for a number of robots.
+
+        Raises:
+            ValueError: it has no such checkpoint or setting, or reads another observation.
+        """
+        if source.which != "last":
+            raise ValueError(f"{source.place} is an exported policy, which has no other checkpoint")
+        if self.guidance != 1.0:
+            raise ValueError(f"{source.place} is an exported policy, which follows no guidance")
+        description = read_description(source.folder)
+        target = self.return_target
+        references = self.known_references()
+        returns = description["return_to_go"]
+        labels = (description["target"] or {}).get("labels", ())
+        if references is not None and not {*OF_RETURNS[1:]}.isdisjoint(labels):
+            raise ValueError(
+                f"{source.place} is asked for {listed(labels)} in units of its training, not of "
+                f"the return that scores 100 on {self.name}; evaluate the run instead"
+            )
+        if references is not None and returns is not None:
+            zero = returns["zero_return"]
+            target *= (references.hundred - zero) / (returns["expert_return"] - zero)
+        policy = OnnxPolicy(source.folder, robots, source.name, target, self.action_limit)
+        fields = description["observation"]["fields"]
+        slices = {field: (bounds["start"], bounds["stop"]) for field, bounds in fields.items()}
+        if self.obs_slices is not None and slices != dict(self.obs_slices):
+            raise ValueError(
+                f"{source.place} reads another observation than the task {self.name} gives: "
+                f"{listed(slices)}"
+            )
+        return policy
 
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """A trained network as a policy for a number of robots."""
@@ -431,6 +560,21 @@ class EvaluationPlan(ABC):
 
 
 _MEANS = ("return", "success", "survival", "length")
+_OF_THE_POLICY = ("return_target", "reset_every", "guidance")
+
+
+def _in_words(value: object) -> str:
+    """A setting's value as text; "" for none."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_in_words(entry)}" for name, entry in value.items())
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_in_words, value))
+    return "" if value is None else str(value)
+
+
+def _up_to(most: float, limits: Interval | None) -> Interval | None:
+    """An interval that ends at the largest possible value at the latest."""
+    return limits and (limits[0], min(limits[1], most))
 
 
 def measured(
@@ -443,6 +587,7 @@ def measured(
 ) -> PolicyEvaluation:
     """The record of a plan's episodes."""
     rows = [cell.row(source.name) for cell in cells]
+    most = plan.largest_return
     references = plan.known_references()
     counted = [row for row, cell in zip(rows, cells, strict=True) if not cell.beside]
     means = {name: float(np.mean([row[name] for row in counted])) for name in _MEANS}
@@ -451,6 +596,8 @@ def measured(
         combined_interval([row[name] for row in counted], [row[f"{name}_ci95"] for row in counted])
         for name in ("return", "success")
     )
+    low_high = _up_to(most, low_high)
+    rows = [to_tree({**row, "return_ci95": _up_to(most, row["return_ci95"])}) for row in rows]
     episodes = [episode for cell in cells for episode in cell.episodes]
     steps = sum(episode.length for episode in episodes)
     return PolicyEvaluation(

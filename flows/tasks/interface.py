@@ -31,6 +31,20 @@ Workers = Annotated[int, Range(0, 512)]
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What collecting a step costs, as measured.
+
+    Attributes:
+        bytes_per_step: in the store; steps_per_s: of one CPU, 0 for unknown.
+        source: where it was measured.
+    """
+
+    bytes_per_step: float
+    steps_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
 class PartData:
     """A part of T steps in E episodes, as `Store.write_part` takes it.
 
@@ -135,6 +149,10 @@ class CollectionPlan(ABC):
         A collection whose parts would share some is refused before any is made.
         """
         return {}
+
+    def rates(self) -> Rates | None:
+        """What a step costs, for estimates before any part is made; None where it is unknown."""
+        return None
 
     def complete(self) -> None:  # noqa: B027, most plans have nothing to do
         """Called when no part of the plan is missing; may be called again."""

@@ -28,12 +28,20 @@ from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.settings import override, with_named
-from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Rates, Simulation, Workers
 
 Robots = Annotated[int, Range(1, 100_000)]
 """Parallel robots of a simulator."""
 MIXED = "legged-mixed"
 """The preset of `data.MIXED_EXPERTS`."""
+
+_RESULTS = "docs/results/collection.md"
+"""Where the rates below were measured: one thread a part, 60 million steps."""
+_BYTES_PER_STEP = 219.0
+_STATE_BYTES = 54.0
+_PRIVILEGED_BYTES = 187.0
+_HALF_SHARE = 0.485
+_MUJOCO_STEPS_PER_S = 8_700.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,13 @@ class LeggedPlan(CollectionPlan):
             first = (int(tag, 16) << 32) + int(number) * count
             ids[part] = range(first, first + count)
         return ids
+
+    def rates(self) -> Rates:
+        """See `CollectionPlan.rates`; the speed is that of MuJoCo on a CPU."""
+        size = _BYTES_PER_STEP + _STATE_BYTES * self.form.state
+        size += _PRIVILEGED_BYTES * self.form.privileged
+        size *= _HALF_SHARE if self.form.half else 1.0
+        return Rates(size, _MUJOCO_STEPS_PER_S if self.sim == "mujoco" else 0.0, _RESULTS)
 
     def content(self) -> dict[str, object]:
         """Settings that determine the parts; hashed into their names."""

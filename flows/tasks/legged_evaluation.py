@@ -6,11 +6,12 @@
 It is a plan of its own beside `LeggedPlan`, whose records and names of parts stay as they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.collectors.legged.rollout import EvaluationGrid, cell_measures, evaluate
+from gaitforge.collectors.physics import released_version
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.robot import (
     DEFAULT_ROBOT,
@@ -33,11 +35,16 @@ from gaitforge.collectors.robots.robot import (
     RobotCard,
     absolute_robot,
     body_vector,
+    is_robot,
     list_robots,
+    load_robot,
     load_robots,
 )
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.common.errors import listed
 from gaitforge.common.limits import Positive, Range
 from gaitforge.common.machine import default_threads
 from gaitforge.datasets import Schema, Selection
@@ -58,11 +65,29 @@ from gaitforge.flows.tasks.evaluation import (
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Workers
 from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation, Robots
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.export.onnx_policy import OnnxPolicy, read_description
+from gaitforge.learners.export.onnx_policy import read_description
 from gaitforge.learners.policy_network import PolicyNetwork
 
 
 # Evaluation on a grid of terrains, skills and levels.
+def cells_of(selection: Selection) -> dict[str, Any]:
+    """The terrains, skills and levels of some episodes, in the order of reports."""
+    table = selection.episodes("terrain", "skill", "level")
+
+    def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
+        names = set(table.column(column).to_pylist())
+        return tuple(sorted(names, key=[*order, *sorted(names)].index))
+
+    levels = tuple(sorted(table.column("level").unique().to_pylist()))
+    terrains = present("terrain", [*TERRAINS])
+    return {"terrains": terrains, "skills": present("skill", [*SKILLS]), "levels": levels}
+
+
+def middle(levels: Sequence[int]) -> int:
+    """The middle one of terrain levels; of an even number the lower one."""
+    return sorted(levels)[(len(levels) - 1) // 2]
+
+
 @dataclass(frozen=True)
 class LeggedEvaluation(EvaluationPlan):
     """What to evaluate policies of legged robots on.
@@ -77,6 +102,8 @@ class LeggedEvaluation(EvaluationPlan):
     kind = "legged"
     expert = DEFAULT_EXPERT
     obs_slices = POLICY_SLICES
+    falls = True
+    largest_return = LARGEST_RETURN
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
@@ -98,6 +125,12 @@ class LeggedEvaluation(EvaluationPlan):
         plan = super().of_store(schema)
         return plan and replace(plan, randomisation=stored_randomisation(schema).written())
 
+    @classmethod
+    def of_run(cls, tree: Mapping[str, Any], run: Path) -> Self:
+        """See `EvaluationPlan.of_run`: on the run's copy of its robot, if its path is gone."""
+        plan = super().of_run(tree, run)
+        return replace(plan, robot=trained_robot(run)) if plan.robot else plan
+
     def of_plans(self, plans: Sequence[CollectionPlan]) -> Self:
         """See `EvaluationPlan.of_plans`: on the robot of a user's folder, if there is no other."""
         paths = {card.name: card.path for plan in plans for card in plan.robot_cards()}
@@ -115,6 +148,47 @@ class LeggedEvaluation(EvaluationPlan):
             return ",".join(shipped)
         plans = (record["plan"] for record in plan_records(among.store.address))
         return next((str(plan["expert"]) for plan in plans if plan.get("expert")), "")
+
+    def trained_on(self, selection: Selection) -> Self:
+        """See `EvaluationPlan.trained_on`: at the middle one of the episodes' levels.
+
+        Raises:
+            ValueError: terrains or skills that this program cannot simulate.
+        """
+        cells = cells_of(selection)
+        return replace(
+            self, grid=replace(self.grid, **{**cells, "levels": (middle(cells["levels"]),)})
+        )
+
+    def collecting_expert(self, selection: Selection) -> str:
+        """See `EvaluationPlan.collecting_expert`; where it has no record, a robot's shipped one."""
+        episodes = Counter(selection.episodes("part").column("part").to_pylist())
+        counts = Counter[str]()
+        for record in plan_records(selection.store.address):
+            if expert := record["plan"].get("expert"):
+                counts[str(expert)] += sum(episodes[part] for part in record["parts"])
+        [(expert, count)] = counts.most_common(1) or [("", 0)]
+        known = count or len(counts) == 1  # the parts of a compacted store have other names
+        return expert if expert and known else super().collecting_expert(selection)
+
+    def comparable(self, source: PolicySource) -> Self:
+        """See `EvaluationPlan.comparable`: on the policy's robot."""
+        plan = super().comparable(source)
+        card = self.card_of(source)
+        shipped = card.name in list_robots() and load_robot(card.name).path == card.path
+        return replace(plan, robot=card.name if shipped else absolute_robot(str(card.path)))
+
+    def usual_expert(self) -> str:
+        """See `EvaluationPlan.usual_expert`: the shipped one of the plan's robot."""
+        names = [card.name for card in load_robots(self.robot)] if self.robot else []
+        return next(iter(shipped_experts(names)), self.expert)
+
+    def content(self) -> Mapping[str, str]:
+        """See `EvaluationPlan.content`: of the simulator, and of the files of an own robot."""
+        own = [] if self.robot in ("", *list_robots()) else load_robots(self.robot)
+        files = [file.read_bytes().hex() for card in own for file in (card.path, card.mjcf_path)]
+        simulator = str(released_version(self.sim))
+        return {**super().content(), "simulator": simulator, "robot": digest(files)}
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`; ValueError, too, for an expert of another robot."""
@@ -188,9 +262,6 @@ class LeggedEvaluation(EvaluationPlan):
             expert = load_expert(name, plan.robot).policy
             expert.name = source.name
             return expert, expert.parameters()
-        if source.kind == EXPORTED:
-            exported = self._exported(source, robots)
-            return exported, exported.parameters
         return super().load(source, robots)
 
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
@@ -209,24 +280,17 @@ class LeggedEvaluation(EvaluationPlan):
         if source.kind == EXPERT and not robot:
             return load_expert(source.place.partition(",")[0]).policy.robot
         if source.kind == EXPORTED and not robot:
-            robot = read_description(source.folder)["control"]["robot"]
+            robot = (read_description(source.folder)["control"] or {}).get("robot", "unknown")
         if source.kind == RUN and not robot:
             robot = trained_robot(source.folder)
             if robot == SEVERAL:
                 raise ValueError(f"{source.place} drives several robots; name one: --robot aliengo")
+        if not self.robot and robot and not is_robot(robot):
+            raise ValueError(
+                f"{source.place} is a policy of robot '{robot}', which is not here; --robot names "
+                f"a card or its folder, or one of {listed(list_robots())}"
+            )
         return load_robots(robot or DEFAULT_ROBOT)[0]
-
-    def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
-        if source.which != "last":
-            raise ValueError(f"{source.place} is an exported policy, which has no other checkpoint")
-        if self.guidance != 1.0:
-            raise ValueError(f"{source.place} is an exported policy, which follows no guidance")
-        policy = OnnxPolicy(source.folder, robots, source.name, self.return_target)
-        fields = policy.description["observation"]["fields"]
-        slices = {field: (bounds["start"], bounds["stop"]) for field, bounds in fields.items()}
-        if slices != POLICY_SLICES:
-            raise ValueError(f"{source.place} reads another observation layout than this program's")
-        return policy
 
 
 # Collection with a policy, alone or in turns with an expert.

@@ -14,7 +14,7 @@ from gaitforge.common.extensions import (
 from gaitforge.common.trust import UntrustedCodeError, naming
 from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import read_record
+from gaitforge.flows.records.records import run_record
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.learners.run_files import run_folder
 
@@ -102,15 +102,15 @@ def evaluation_of(store: "Store") -> "EvaluationPlan | None":
 
 
 def run_evaluation(run: Path) -> "EvaluationPlan | None":
-    """The evaluation that suits a training run, as its store's task gave it; None where unknown."""
-    file = run_folder(run) / PLAN
-    record = read_record(file) or {}
+    """The evaluation that suits a run or its export, as its store's task gave it, or None."""
+    record = run_record(run)
     if not record.get("task"):
         return None
+    folder = run_folder(run)
     if "evaluation" not in record:
-        raise ValueError(f"{file} lacks 'evaluation'")
-    with naming(file):
-        return plan_from_tree(evaluation_class(record["task"]), record["evaluation"])
+        raise ValueError(f"{folder / PLAN} lacks 'evaluation'")
+    with naming(folder):
+        return evaluation_class(record["task"]).of_run(record["evaluation"], folder)
 
 
 def recorded_plan(record: PlanRecord) -> CollectionPlan:

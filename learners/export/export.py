@@ -15,7 +15,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -54,7 +54,7 @@ class KnownAnswers:
     action: np.ndarray
 
     def to_json(self, steps: int) -> dict[str, object]:
-        """The first `steps` as lists [step][robot][number]."""
+        """The first `steps` as nested lists: steps, robots, numbers."""
         return {
             "tolerance": TOLERANCE,
             "observation": self.observation[:steps].tolist(),
@@ -282,23 +282,31 @@ class RobotFacts:
 def policy_metadata(
     policy: PolicyNetwork,
     card: Mapping[str, Any],
-    facts: RobotFacts,
+    facts: RobotFacts | None,
     module: PolicyStep,
     source: Mapping[str, Any],
+    note: str = "",
 ) -> dict[str, object]:
     """The description without files and known answers; JSON values.
 
+    Without `facts` the robot's entries are None, and units and meanings of the observation.
+
     Raises ValueError if the robot has other observations or another number of joints.
     """
-    check_layout(policy.layout, facts.obs_slices, "the policy")
-    if policy.act_dim != len(facts.joint_names):
-        raise ValueError(
-            f"the policy moves {policy.act_dim} joints, but {facts.robot} has "
-            f"{len(facts.joint_names)}"
-        )
-    loop = asdict(facts)
-    observation = loop.pop("observation")
-    command = loop.pop("command")
+    control: dict[str, object] | None = None
+    command: list[object] | None = None
+    if facts is None:
+        slices = sorted(policy.layout.stored_slices.items(), key=lambda item: item[1])
+        observation = {
+            name: {"start": start, "stop": stop, "unit": None, "meaning": None}
+            for name, (start, stop) in slices
+        }
+    else:
+        _check_robot(policy, facts)
+        loop = asdict(facts)
+        observation = loop.pop("observation")
+        command = list(loop.pop("command"))
+        control = {k: list(v) if isinstance(v, tuple) else v for k, v in loop.items()}
     targets = module.targets
     returns = {
         "expert_return": policy.return_at(1.0),
@@ -312,35 +320,57 @@ def policy_metadata(
         "parameters": card.get("parameters"),
         "batch_size": module.batch_size,
         "observation": {"dim": module.obs_dim, "fields": observation},
-        "command": list(command),
+        "command": command,
         "action": {"dim": policy.act_dim, "filter": policy.action_filter},
         "return_to_go": returns if RETURN_TO_GO in targets else None,
         "target": {"labels": policy.condition.labels} if TARGET in targets else None,
         "state": [_state_entry(tensor) for tensor in module.state_tensors],
         "inputs": module.input_names,
         "outputs": module.output_names,
-        "control": {k: list(v) if isinstance(v, tuple) else v for k, v in loop.items()},
+        "control": control,
+        "note": note,
         "source": dict(source),
     }
+
+
+def _check_robot(policy: PolicyNetwork, facts: RobotFacts) -> None:
+    check_layout(policy.layout, facts.obs_slices, "the policy")
+    if policy.act_dim != len(facts.joint_names):
+        raise ValueError(
+            f"the policy moves {policy.act_dim} joints, but {facts.robot} has "
+            f"{len(facts.joint_names)}"
+        )
 
 
 def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
     """The description under short names, for the properties of an ONNX file.
 
-    run_path to action_scale are the names that mjlab's runtimes read; `gaitforge` holds the whole
-    description.
+    Names as mjlab's runtimes read them; `gaitforge` holds the whole description. Those of a robot
+    are absent without one.
     """
-    control = metadata["control"]
     source = metadata["source"]
     fields = metadata["observation"]["fields"]
     return {
         "run_path": source.get("run", ""),
+        "observation_names": list(fields),
+        "observation_slices": {name: [f["start"], f["stop"]] for name, f in fields.items()},
+        **(_robot_properties(metadata) if metadata["control"] else {}),
+        "dataset_version": str(source.get("dataset_version", "")),
+        "dataset_hash": source.get("dataset_hash", ""),
+        "checkpoint_hash": source.get("checkpoint_sha256", ""),
+        "format_version": str(metadata["format_version"]),
+        "gaitforge": dict(metadata),
+    }
+
+
+def _robot_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
+    control = metadata["control"]
+    return {
         "joint_names": control["joint_names"],
         "joint_stiffness": control["kp_nm_per_rad"],
         "joint_damping": control["kd_nms_per_rad"],
         "default_joint_pos": control["default_joint_pos_rad"],
         "command_names": [command["name"] for command in metadata["command"]],
-        "observation_names": list(fields),
         "action_scale": [control["action_scale_rad"]],
         "action_limit": [control["action_limit"]],
         "joint_pos_lower": control["joint_lower_rad"],
@@ -348,15 +378,9 @@ def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
         "joint_torque_limit": control["torque_limit_nm"],
         "control_dt": [control["control_dt_s"]],
         "decimation": [control["decimation"]],
-        "observation_slices": {name: [f["start"], f["stop"]] for name, f in fields.items()},
         "command_ranges": {
             command["name"]: [command["low"], command["high"]] for command in metadata["command"]
         },
-        "dataset_version": str(source.get("dataset_version", "")),
-        "dataset_hash": source.get("dataset_hash", ""),
-        "checkpoint_hash": source.get("checkpoint_sha256", ""),
-        "format_version": str(metadata["format_version"]),
-        "gaitforge": dict(metadata),
     }
 
 
@@ -402,25 +426,31 @@ class PolicyExportOptions:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The written files: file -> bytes, format -> largest error against torch."""
+    """The written files: file -> bytes, format -> largest error against torch.
+
+    `note` says what the description lacks, in one line; empty for nothing.
+    """
 
     folder: Path
     sizes: dict[str, int]
     errors: dict[str, float]
     already_there: bool = False
+    note: str = ""
 
 
 def export_policy(
     policy: PolicyNetwork,
     card: Mapping[str, Any],
-    facts: RobotFacts,
+    facts: RobotFacts | None,
     dst: Path,
     options: PolicyExportOptions | None = None,
     source: Mapping[str, Any] | None = None,
+    note: str = "",
 ) -> ExportResult:
     """Write a policy's files into the new folder `dst`, all or none.
 
-    `card` is the checkpoint's, `source` says in JSON values where the policy comes from. Raises
+    `card` is the checkpoint's, `facts` None for a policy of no known robot, `source` says in JSON
+    values where the policy comes from, `note` in words what the description lacks. Raises
     ValueError if packages are missing, the policy does not fit the robot, an exported program
     differs from the policy, or `dst` holds something else.
     """
@@ -428,13 +458,14 @@ def export_policy(
     if "onnx" in options.formats:
         onnx_packages()
     module = PolicyStep(policy, options.batch_size)
-    metadata = policy_metadata(policy, card, facts, module, source or {})
+    metadata = policy_metadata(policy, card, facts, module, source or {}, note)
     done = _already_there(dst, metadata, options)
     if done is not None:
-        return done
+        return replace(done, note=note)
     contents, errors = _programs(policy, module, metadata, options)
     _write_folder(dst, contents)
-    return ExportResult(dst, {name: len(content) for name, content in contents.items()}, errors)
+    sizes = {name: len(content) for name, content in contents.items()}
+    return ExportResult(dst, sizes, errors, note=note)
 
 
 def _programs(

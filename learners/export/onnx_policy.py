@@ -20,13 +20,16 @@ PROGRAMS = {"onnx": MODEL, "pt2": "policy.pt2"}
 DESCRIPTION = "policy.json"
 FORMAT = "gaitforge-policy"
 FORMAT_VERSION = 1
+KEPT_ACTION = "state_last_action"
+"""Name of the last action in the state, if the policy keeps it."""
 
 
 class OnnxPolicy:
     """An exported policy for `num_robots` robots, on one thread.
 
     A return-conditioned policy is asked for `return_target` (1.0 = the expert's return) and, if it
-    knows the return-to-go, subtracts the rewards.
+    knows the return-to-go, subtracts the rewards. Actions are clipped to +-`action_limit`, also in
+    what a policy remembers of its last one.
 
     Raises ValueError for a missing or damaged export, missing
     onnxruntime, or a value outside its range.
@@ -38,6 +41,7 @@ class OnnxPolicy:
         num_robots: int = 1,
         name: str = "exported",
         return_target: float = 1.0,
+        action_limit: float = float("inf"),
     ) -> None:
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
@@ -50,6 +54,7 @@ class OnnxPolicy:
         self._obs_dim = int(self.description["observation"]["dim"])
         self._act_dim = int(self.description["action"]["dim"])
         self._batch = int(self.description["batch_size"])
+        self._limit = action_limit
         groups = -(-num_robots // self._batch)
         self._groups = [_Group(self._session, self.description) for _ in range(groups)]
         returns = self.description["return_to_go"] or {"expert_return": 0.0, "zero_return": 0.0}
@@ -88,7 +93,7 @@ class OnnxPolicy:
         for index, group in enumerate(self._groups):
             rows = slice(index * self._batch, (index + 1) * self._batch)
             targets = {name: values[rows] for name, values in self._targets.items()}
-            actions[rows] = group.step(observation.policy[rows], targets)
+            actions[rows] = group.step(observation.policy[rows], targets, self._limit)
         return actions
 
     def check_known_answers(self) -> float:
@@ -186,7 +191,9 @@ class _Group:
                 bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return binding
 
-    def step(self, observation: np.ndarray, targets: dict[str, Array]) -> np.ndarray:
+    def step(
+        self, observation: np.ndarray, targets: dict[str, Array], limit: float = float("inf")
+    ) -> np.ndarray:
         """(b, Do) and (b,) each -> (b, A) for up to B robots, a view of the next step's memory."""
         rows = len(observation)
         self._observation[:rows] = observation
@@ -195,6 +202,11 @@ class _Group:
         self._run(self._bindings[0])
         self._bindings.reverse()
         self._buffers.reverse()
+        if limit < float("inf"):
+            np.clip(self._action, -limit, limit, out=self._action)
+            for entry, array in zip(self._state, self._buffers[0], strict=True):
+                if entry["input"] == KEPT_ACTION:
+                    np.clip(array, -limit, limit, out=array)
         return self._action[:rows]
 
     def reset(self, row: int) -> None:

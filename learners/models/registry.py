@@ -138,7 +138,7 @@ BODY_TRAINING = {
     "grad_clip": None,
     "normalise_actions": False,
 }
-# The best of four or five windows for each kind at equal time, see docs/models.md.
+# The best of four or five windows for each kind at equal time, see docs/decisions/windows.md.
 FCNET_WINDOWS = {"window_len": 64, "batch_size": 24, "peak_lr": 5e-3, "warmup_fraction": 0.1}
 ATTENTION_WINDOWS = FCNET_WINDOWS | {"peak_lr": 2e-3}
 MLP_STEPS = {"window_len": 1, "batch_size": 256, "peak_lr": 3e-3, "warmup_fraction": 0.1}

@@ -1,27 +1,42 @@
 """A new policy for a selection of episodes, and the cause of a loss that is not finite.
 
-`build_policy` makes the policy.
+`build_policy` makes the policy, with random weights or with those of another run.
 
 `blame` and `data_fault` find the cause of a non-finite loss or gradient.
 """
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gaitforge.common.errors import listed
+from gaitforge.common.files import sha256_file
+from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection
 from gaitforge.datasets.schema import Schema, executed_place
 from gaitforge.datasets.statistics import ChannelStatistics, channel_names
-from gaitforge.learners.checkpoint import policy_card
+from gaitforge.learners.checkpoint import (
+    CHECKPOINT,
+    Checkpoint,
+    check_layout,
+    checkpoint_path,
+    policy_card,
+    policy_from,
+    read_checkpoint,
+)
 from gaitforge.learners.models.base import BoundedNetwork
-from gaitforge.learners.models.registry import build_network, preset
+from gaitforge.learners.models.registry import build_network, preset, spec_from_json
 from gaitforge.learners.policy_network import (
     MIN_STD,
     GaussianSpread,
+    LabelScale,
     Normaliser,
     PolicyNetwork,
     input_bounds,
@@ -29,9 +44,10 @@ from gaitforge.learners.policy_network import (
     return_notes,
     scale_notes,
 )
+from gaitforge.learners.run_files import run_folder, shipped_policies
 from gaitforge.learners.tokens import BODY, BODY_SIGN, TokenLayout
-from gaitforge.learners.training.batches import has_bodies, label_scale
-from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.batches import label_scale
+from gaitforge.learners.training.config import OF_POLICY, TrainConfig, shown_value
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
 from gaitforge.learners.training.update import ValueLosses
 
@@ -85,33 +101,76 @@ def _episodes(rows: Tensor, selection: Selection) -> str:
 
 
 # A new policy for a selection of episodes.
-def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwork, dict[str, Any]]:
-    """A new policy with the selection's statistics, and its checkpoint card.
+def build_policy(
+    config: TrainConfig, selection: Selection, start: Checkpoint | None = None
+) -> tuple[PolicyNetwork, dict[str, Any]]:
+    """The policy that a training begins with, and its checkpoint card.
 
-    A Gaussian policy learns its std unless the network's config has a `fixed_std`. Raises
-    ValueError for an unknown model or setting, an objective that does not suit the model, fields
-    that are not vectors, or observations without named slices, and NonFiniteError for statistics
-    that are not finite.
+    A new one has random weights and the selection's statistics. A Gaussian policy learns its std
+    unless the network's config has a `fixed_std`.
+
+    With `start` it is the policy of that checkpoint, its average if it has one. Normalisers and
+    bounds of inputs stay as they are: the weights were learned in these units, and in others the
+    same observation would give other actions. So do the return that counts as 1 (unless the config
+    has a `return_scale`) and what labels are measured by; the data add what the policy lacks.
+
+    Raises ValueError for an unknown model or setting, an objective that does not suit the model,
+    fields that are not vectors, observations without named slices, or as `check_start`, and
+    NonFiniteError for statistics that are not finite.
     """
     _check_vectors(selection.schema)
-    objective = OBJECTIVES[config.objective]
-    spec = preset(config.model, config.model_overrides)
-    bounds = executed_place(selection.schema) if config.executed_actions else None
-    shown = None if bounds is None else slice(*bounds)
-    act_dim = shown.stop - shown.start if shown else selection.schema.field("action").shape[0]
-    stored_slices = selection.schema.field("obs").slices
-    body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
-    condition = config.token_condition()
-    layout = TokenLayout.of_data(
-        objective.tokens,
-        stored_slices,
-        act_dim,
-        body_slices,
-        condition.width,
-        own_signs=config.own_joint_signs,
-    )
+    layout, act_dim, shown = _layout(config, selection.schema)
     observed = _statistics("obs", selection, layout)
     acted = _statistics("action", selection, layout)
+    if start is None:
+        policy = _new_policy(config, selection, (layout, act_dim, shown), (observed, acted))
+        notes = _scale_notes(selection.schema, {"obs": observed, "action": acted})
+    else:
+        policy = check_start(config, selection.schema, start)
+        notes = _cut_notes(config, policy, selection.schema, observed)
+        if config.return_scale is not None:
+            zero, expert = _return_range(config, selection)
+            policy.return_zero.fill_(zero)
+            policy.return_scale.fill_(expert - zero)
+            policy.label_scale = None  # it is of the other unit
+    if policy.conditioned:
+        policy.label_scale = _joined(policy.label_scale, label_scale(policy, selection))
+        notes += return_notes(policy.share(selection.episodes("return")["return"].to_numpy()))
+    spec = preset(config.model, config.model_overrides)
+    return policy, policy_card(policy, spec) | {"input_notes": notes}
+
+
+Layout = tuple[TokenLayout, int, slice | None]
+"""Layout of the tokens, size of an action, and where `obs` shows the executed action."""
+
+
+def _layout(config: TrainConfig, schema: Schema) -> Layout:
+    """The layout of a training's tokens; the slice is None where stored actions are learned."""
+    bounds = executed_place(schema) if config.executed_actions else None
+    shown = None if bounds is None else slice(*bounds)
+    act_dim = shown.stop - shown.start if shown else schema.field("action").shape[0]
+    layout = TokenLayout.of_data(
+        OBJECTIVES[config.objective].tokens,
+        schema.field("obs").slices,
+        act_dim,
+        schema.field(BODY).slices if BODY in schema.names("episode") else None,
+        config.token_condition().width,
+        own_signs=config.own_joint_signs,
+    )
+    return layout, act_dim, shown
+
+
+def _new_policy(
+    config: TrainConfig,
+    selection: Selection,
+    placed: Layout,
+    statistics: tuple[ChannelStatistics, ChannelStatistics],
+) -> PolicyNetwork:
+    """A policy with random weights; `statistics`: of obs and action."""
+    layout, act_dim, shown = placed
+    observed, acted = statistics
+    objective = OBJECTIVES[config.objective]
+    spec = preset(config.model, config.model_overrides)
     action_normaliser = _normaliser("action", acted)
     if shown is not None:
         seen = _normaliser("obs", observed)
@@ -135,14 +194,101 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
     zero, expert = _return_range(config, selection)
-    scale = expert - zero
-    policy = PolicyNetwork(
-        network, layout, obs_normaliser, actions, scale, gaussian, zero, condition
+    condition = config.token_condition()
+    return PolicyNetwork(
+        network, layout, obs_normaliser, actions, expert - zero, gaussian, zero, condition
     )
-    if policy.conditioned:
-        policy.label_scale = label_scale(policy, selection)
-    notes = _notes(policy, selection, {"obs": observed, "action": acted})
-    return policy, policy_card(policy, spec) | {"input_notes": notes}
+
+
+def _joined(kept: LabelScale | None, new: LabelScale) -> LabelScale:
+    """A policy's scale of labels, with the cells and drivers of new data that it lacks."""
+    if kept is None:
+        return new
+    cells = {**new.cells, **kept.cells}
+    return replace(kept, cells=cells, drivers={**new.drivers, **kept.drivers})
+
+
+# The weights of another run.
+_MATCHED = ("model", "act_dim", "tokens", "gaussian", "bounded", "condition")
+"""Parts of a card in which a new policy and the one that it begins with are the same."""
+
+
+def read_start(config: TrainConfig) -> Checkpoint:
+    """The checkpoint whose weights a run begins with.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+    try:
+        return read_checkpoint(run_folder(config.start_from), config.start_checkpoint)
+    except ValueError as error:
+        ships = ", ".join(shipped_policies())
+        raise ValueError(f"start_from: {error} (policies that ship: {ships})") from None
+
+
+def policy_settings(start_from: str, out: Path) -> dict[str, Any]:
+    """The settings of another run that a run in `out` has by default, see `config.OF_POLICY`.
+
+    Once the run in `out` has begun, they are read there: it does not need the other one any more.
+    """
+    begun = (out / CHECKPOINT).exists()
+    start = TrainConfig(start_from=start_from)
+    settings = (read_checkpoint(out) if begun else read_start(start)).card.get("train_config", {})
+    return {name: settings[name] for name in OF_POLICY if name in settings}
+
+
+def start_record(config: TrainConfig) -> dict[str, str]:
+    """The run whose weights another begins with, and the SHA-256 of their file."""
+    path = checkpoint_path(run_folder(config.start_from), config.start_checkpoint)
+    named = {"run": config.start_from, "checkpoint": config.start_checkpoint}
+    return named | {"sha256": sha256_file(path)}
+
+
+def check_start(config: TrainConfig, schema: Schema, start: Checkpoint) -> PolicyNetwork:
+    """The policy of a checkpoint, with which a training on data of this schema begins.
+
+    Raises:
+        ValueError: it has another network, layout of observations, size of actions, kind of output
+            (mean alone, Gaussian, bounded actor of an offline objective) or condition.
+    """
+    _check_vectors(schema)
+    spec = preset(config.model, config.model_overrides)
+    objective = OBJECTIVES[config.objective]
+    layout, act_dim, _ = _layout(config, schema)
+    fixed = {"fixed_std": getattr(spec.config, "fixed_std", None)}
+    needed = {
+        "model": spec.to_json(),
+        "act_dim": act_dim,
+        "tokens": asdict(layout),
+        "gaussian": fixed if objective.gaussian else None,
+        "bounded": bool(objective.values),
+        "condition": asdict(config.token_condition()),
+    }
+    name = config.start_from
+    with naming(name):
+        policy = policy_from(start.tensors, start.card)
+        held = policy_card(policy, spec_from_json(start.card["model"]))
+    check_layout(policy.layout, layout.stored_slices, name)
+    held = json.loads(json.dumps({part: held[part] for part in _MATCHED}))
+    if difference := _first_difference(held, json.loads(json.dumps(needed))):
+        theirs = start.card.get("train_config", {}).get("objective", config.objective)
+        if theirs != config.objective:
+            difference += f" (objective {theirs} there, {config.objective} here)"
+        raise ValueError(f"this training cannot start from {name}: {difference}")
+    return policy
+
+
+def _first_difference(held: Any, needed: Any, path: str = "") -> str:
+    """The first of two cards' values that differ, in words; empty where none does."""
+    if held == needed:
+        return ""
+    if not (isinstance(held, Mapping) and isinstance(needed, Mapping)):
+        return f"{path} is {shown_value(held)} there, {shown_value(needed)} here"
+    for key in (*needed, *(held.keys() - needed.keys())):
+        inner = f"{path}.{key}" if path else key
+        if difference := _first_difference(held.get(key), needed.get(key), inner):
+            return difference
+    return ""
 
 
 def _check_vectors(schema: Schema) -> None:
@@ -181,16 +327,28 @@ def _inputs(
     return normaliser.bounded(input_bounds(np.concatenate(largest)))
 
 
-def _notes(
-    policy: PolicyNetwork, selection: Selection, statistics: Mapping[str, ChannelStatistics]
+def _scale_notes(schema: Schema, statistics: Mapping[str, ChannelStatistics]) -> list[str]:
+    """A line about channels of awkward scale, if there are any."""
+    fields = {name: schema.field(name) for name in statistics}
+    return scale_notes(
+        [(channel_names(fields[name]), summary) for name, summary in statistics.items()]
+    )
+
+
+def _cut_notes(
+    config: TrainConfig, policy: PolicyNetwork, schema: Schema, observed: ChannelStatistics
 ) -> list[str]:
-    """Lines about channels and returns of awkward scale."""
-    fields = {name: selection.schema.field(name) for name in statistics}
-    named = [(channel_names(fields[name]), summary) for name, summary in statistics.items()]
-    notes = scale_notes(named)
-    if policy.conditioned:
-        notes += return_notes(policy.share(selection.episodes("return")["return"].to_numpy()))
-    return notes
+    """A line about channels whose values are cut at the bounds of a policy's inputs, if any."""
+    normaliser = policy.obs_normaliser
+    mean, std, limit = (
+        values.numpy()[: policy.layout.stored_dim]
+        for values in (normaliser.mean, normaliser.std, normaliser.limits())
+    )
+    largest = np.maximum(observed.max - mean, mean - observed.min) / std
+    cut = np.array(channel_names(schema.field("obs")))[largest > limit].tolist()
+    if not cut:
+        return []
+    return [f"inputs are cut at the bounds of {config.start_from}: {listed(cut, 4)}"]
 
 
 def _statistics(name: str, selection: Selection, layout: TokenLayout) -> ChannelStatistics:

@@ -1,5 +1,6 @@
 """Settings of a training run."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -14,7 +15,22 @@ from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 # those of NOISE where a network or an objective draws random numbers in training.
 NOISE = ("device", "accumulate")
 _FREE_TO_CHANGE = ("threads", "checkpoint_every", "keep_every", "compile", *NOISE)
+OF_POLICY = (
+    "model",
+    "model_overrides",
+    "objective",
+    "condition",
+    "condition_hidden",
+    "condition_scale",
+    "normalise_actions",
+    "executed_actions",
+    "own_joint_signs",
+)
+"""Settings that a run has, by default, from the one whose weights it begins with."""
+_OF_START = {"start_from": "", "start_checkpoint": "last"}
+"""Settings that records have only where they are not these, as in records of older versions."""
 _LARGEST = 2**31 - 1
+_SHOWN = 60
 _Count = Annotated[int, Range(1, _LARGEST)]
 _AboveZero = Annotated[float, Range(0, above=True)]
 _CHOICES = {
@@ -37,6 +53,9 @@ class TrainConfig:
             `objectives`.
         values: settings of a value-based objective that differ from its defaults, such as
             {"alpha": 1.0}; see the plug-in `offline_rl`.
+        start_from: folder of a training run, or name of a policy that ships, with whose weights and
+            normalisers the run begins; empty for random weights. See `building.build_policy`.
+        start_checkpoint: that run's "last" weights, "best" or "step-N".
         steps: optimiser steps.
         batch_size: windows per optimiser step, over all processes.
         window_len: control steps per window that are learned; a model may see fewer (its
@@ -89,6 +108,8 @@ class TrainConfig:
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "bc"
     values: Mapping[str, Any] = field(default_factory=dict)
+    start_from: str = ""
+    start_checkpoint: str = "last"
     steps: _Count = 2000
     batch_size: _Count = 64
     window_len: _Count = 64
@@ -152,6 +173,9 @@ class TrainConfig:
     def to_json(self) -> dict[str, object]:
         """JSON values."""
         tree: dict[str, object] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name, default in _OF_START.items():
+            if tree[name] == default:
+                del tree[name]
         tree |= {"betas": list(self.betas), "values": dict(self.values)}
         tree |= {"condition": list(self.condition)}
         return tree | {"model_overrides": dict(self.model_overrides)}
@@ -189,3 +213,17 @@ class TrainConfig:
         recorded = {**TrainConfig().to_json(), **recorded}
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))
+
+    def beside(self, recorded: Mapping[str, Any], name: str) -> str:
+        """A setting's value in a recorded run and here, in words: "batch_size (64, here 32)"."""
+        theirs = recorded.get(name, TrainConfig().to_json().get(name))
+        mine = self.to_json().get(name)
+        return f"{name} ({shown_value(theirs)}, here {shown_value(mine)})"
+
+
+def shown_value(value: object) -> str:
+    """A JSON value in a message, at most about 60 characters of it."""
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

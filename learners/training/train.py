@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from gaitforge.common.errors import amount
+from gaitforge.common.errors import amount, listed
 from gaitforge.common.extensions import git_revision
 from gaitforge.datasets import Selection
 from gaitforge.learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
@@ -34,7 +34,13 @@ from gaitforge.learners.training.batches import (
     with_bodies,
     with_labels,
 )
-from gaitforge.learners.training.building import NonFiniteError, build_policy, build_values
+from gaitforge.learners.training.building import (
+    NonFiniteError,
+    build_policy,
+    build_values,
+    read_start,
+    start_record,
+)
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
 from gaitforge.learners.training.objectives import draws_noise, masked_sum, squared_error
@@ -43,6 +49,8 @@ from gaitforge.learners.training.update import Updater
 
 # The held-out episodes of a run, and a policy's error on them.
 BATCH_STEPS = 8192
+_NAMED = 6
+"""Settings that a refusal names."""
 _GROWTH = 1.1
 """Factor by which the held-out share grows until it has an episode."""
 
@@ -64,7 +72,10 @@ def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
     seed = config.seed if config.split_seed is None else config.split_seed
     training, held_out = selection.split(fraction, seed)
     if len(training) == 0:
-        raise ValueError(f"no episode to train on, of {len(selection)} selected")
+        raise ValueError(
+            f"no episode to train on, of {len(selection)} selected: held_out_fraction {fraction:g} "
+            "holds all out; --set config.held_out_fraction=0 holds none out"
+        )
     while len(held_out) == 0:
         fraction = min(1.0, _GROWTH * fraction)
         training, held_out = selection.split(fraction, seed)
@@ -234,8 +245,9 @@ def train(
 
     Raises:
         ValueError: `out_dir` cannot be written or holds another run or a damaged checkpoint, there
-            are no episodes to train or validate on, device or processes are missing, or
-            (NonFiniteError) data or loss are not finite.
+            are no episodes to train or validate on, the run to start from is missing or another
+            policy's, device or processes are missing, or (NonFiniteError) data or loss are not
+            finite.
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     run_dir = Path(out_dir)
@@ -271,7 +283,12 @@ def _train(
 ) -> TrainResult:
     ranks.share(config.batch_size)
     episodes = split_episodes(config, selection)
-    policy, card = build_policy(config, episodes.train)
+    start = stored  # has the weights of the run that it began with, if it did with any
+    if config.start_from and stored is None:
+        start = read_start(config)
+    policy, card = build_policy(config, episodes.train, start if config.start_from else None)
+    if config.start_from:
+        card["start"] = stored.card["start"] if stored else start_record(config)
     card |= {
         "train_config": config.to_json(),
         "dataset_hash": training_hash(config, selection),
@@ -335,9 +352,15 @@ def _settled(
     changed = config.differences(recorded)
     if stored.card.get("dataset_hash") != training_hash(config, selection):
         changed.append("dataset")
-    if changed:
+    if changed == ["steps"]:
         raise ValueError(
-            f"{run_dir} holds a run with another {', '.join(changed)}; choose an empty folder"
+            f"{run_dir} was planned with {amount(recorded['steps'], 'step')}; to go on from its "
+            f"weights: --start-from {run_dir} --out NEW"
+        )
+    if changed:
+        named = [name if name == "dataset" else config.beside(recorded, name) for name in changed]
+        raise ValueError(
+            f"{run_dir} holds a run with another {listed(named, _NAMED)}; choose an empty folder"
         )
     return config, stored
 

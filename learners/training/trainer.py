@@ -213,6 +213,8 @@ class Trainer:
         """Train to the end; raises as `train`."""
         if self.ranks.rank == 0:
             self.files = TrainingFiles(self.run_dir, self.card, self.done.step)
+        if self.config.start_from and self.done.step == 0:
+            self._save(finished=False)  # to resume without the run that it begins with
         with stop_signals() as notices:
             self._loop(notices)
 

@@ -6,16 +6,19 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from gaitforge.common.interrupts import STOPPED, stop_signals
 from gaitforge.flows.records.plans import check_value
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.records.records import prepare_folder, to_tree, write_file
 from gaitforge.flows.runners.slurm import jobs as slurm
+from gaitforge.flows.runners.slurm.drafts import Draft, estimates
+from gaitforge.flows.runners.slurm.script import own_lines
 from gaitforge.pipeline.cli.parsing.options import JSON, TRUST, option
 from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.runners import run_here
 from gaitforge.pipeline.cli.parsing.values import uses, whole
-from gaitforge.pipeline.terminal import fields_of, own_reporter, show, show_one
+from gaitforge.pipeline.terminal import fields_of, own_reporter, show, show_one, show_result
 
 _SETTLE_S = 15.0
 """How long to wait for a cancelled job to end before showing it."""
@@ -32,7 +35,7 @@ _JOB = "a job's folder or id, a store, a run, or a folder that holds them"
 def _list(arguments: argparse.Namespace) -> None:
     """List jobs, or the tasks of one."""
     name = arguments.job
-    jobs = [slurm.find_job(name)] if name.isdigit() else slurm.find_jobs(Path(name))
+    jobs = [slurm.find_job(name)] if slurm.is_number(name) else slurm.find_jobs(Path(name))
     seen = slurm.states_of(jobs)
     if arguments.json:
         show([_record(job, tasks) for job, tasks in seen], as_json=True)
@@ -58,16 +61,17 @@ def _follow(arguments: argparse.Namespace) -> int:
 
 @command("gaitforge jobs cancel 1234", option("job", _JOB, metavar="FOLDER|JOB"), JSON)
 def _cancel(arguments: argparse.Namespace) -> None:
-    """Cancel a job; what it has saved stays."""
+    """Cancel a job, or one task of an array (1234_5); what it has saved stays."""
     job = slurm.find_job(arguments.job)
-    slurm.cancel_job(job)
+    task = arguments.job.partition("_")[2] if slurm.is_number(arguments.job) else ""
+    slurm.cancel_job(job, int(task) if task else None)
     deadline = time.monotonic() + _SETTLE_S
-    while (
-        slurm.job_state(slurm.task_states(job)) in ("running", "waiting")
-        and time.monotonic() < deadline
-    ):
+    while True:
+        tasks = slurm.task_states(job)
+        ending = [tasks[int(task)]] if task else tasks
+        if slurm.job_state(ending) not in slurm.LIVE or time.monotonic() >= deadline:
+            break
         time.sleep(0.2)
-    tasks = slurm.task_states(job)
     show_one(_record(job, tasks) if arguments.json else job_row(job, tasks), arguments.json)
 
 
@@ -84,9 +88,11 @@ def _run(arguments: argparse.Namespace) -> int | None:
     from gaitforge.pipeline.cli.main import parsed
 
     uses(arguments, "task")  # the job's script names it, also where there is only one
-    words = slurm.read_work(arguments.folder, arguments.sha256 or "").get(slurm.WORDS)
+    work = slurm.read_work(arguments.folder, arguments.sha256 or "")
+    words = work.get(slurm.WORDS)
     if words is not None:
         check_value(tuple[str, ...], words, f"{arguments.folder / slurm.PLAN}: {slurm.WORDS}")
+        words = [*words, *_stage_option(arguments.folder, work["tasks"], arguments.task)]
     # An exception lets a part that is being written clean up. The trainer sets its own handler
     # while it trains.
     with stop_signals(signal.SIGTERM, error=lambda _: SystemExit(STOPPED)):
@@ -98,12 +104,39 @@ def _run(arguments: argparse.Namespace) -> int | None:
         return asked.run(asked)
 
 
-def show_scripts(scripts: Sequence[slurm.Job | str], as_json: bool) -> None:
-    """Show the scripts of a dry run."""
+def _stage_option(folder: Path, tasks: object, task: int) -> list[str]:
+    """The words that say which stage a task of an array of stages does; none for other jobs."""
+    check_value(tuple[tuple[str, ...], ...], tasks, f"{folder / slurm.PLAN}: tasks")
+    stages = [list(names) for names in cast("list[list[str]]", tasks)]
+    if not 0 <= task < len(stages):
+        raise ValueError(f"{folder} has tasks 0-{len(stages) - 1}, not {task}")
+    return ["--stage", *stages[task]] if len(stages) > 1 else []
+
+
+def show_drafts(drafts: Sequence[Draft], scripts: Path | None, as_json: bool) -> None:
+    """Show what a dry run would submit: jobs, sizes, hours and a script.
+
+    Args:
+        scripts: folder that all scripts are written to.
+    """
+    files = [f"{k:02d}-{draft.kind.replace(' ', '-')}.sh" for k, draft in enumerate(drafts, 1)]
+    if scripts is not None:
+        prepare_folder(scripts)
+        for name, draft in zip(files, drafts, strict=True):
+            write_file(scripts / name, draft.script.encode())
     if as_json:
-        show([{"script": script} for script in scripts], as_json)
-    elif scripts:
-        print(*scripts, sep="\n")
+        show([draft.record() for draft in drafts], as_json)
+        return
+    if not drafts:
+        print("nothing to submit")
+        return
+    sample = max(drafts, key=lambda draft: len(draft.tasks))
+    lines, hidden = own_lines(sample.script)
+    where = "--scripts FOLDER writes all" if scripts is None else f"all are in {scripts}"
+    end = f"# and {hidden} lines that all scripts share, for signals and requeues; {where}"
+    title = f"the script of {sample.kind}:"
+    rows = [draft.row() for draft in drafts]
+    show_result(None, rows, as_json, "", *estimates(drafts), "", title, "", *lines, end)
 
 
 def show_submitted(job: slurm.Job, as_json: bool) -> None:

@@ -31,7 +31,12 @@ from gaitforge.pipeline.cli.parsing.options import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, site_settings
+from gaitforge.pipeline.cli.parsing.runners import (
+    COLLECTING_SLURM,
+    SITE_SLURM,
+    collecting_settings,
+    site_settings,
+)
 from gaitforge.pipeline.cli.parsing.values import Number, names, positive, store_address, uses
 from gaitforge.pipeline.terminal import duration, json_text, table
 
@@ -231,6 +236,7 @@ def _training_lines(work: TrainingStatus) -> list[str]:
         option("--port", "port; 0 for any free one", Number(Range(0, 65535)), 4200, metavar="PORT"),
         flag("--expose", "allow a host that other machines can reach"),
     ),
+    COLLECTING_SLURM,
     SITE_SLURM,
     needs("flows"),
 )
@@ -248,7 +254,8 @@ def serve_command(arguments: argparse.Namespace) -> Callable[[], None]:
         uses(arguments, "host", "expose")
     values = vars(arguments)
     plan |= {name: values[name] for name in ("timezone", "host", "expose")}
-    served = ServePlan(**plan, slurm=site_settings(arguments))
+    jobs = {"slurm": site_settings(arguments), "collecting": collecting_settings(arguments)}
+    served = ServePlan(**plan, **jobs)
     return partial(serve_flows, served, FLOWS, ALONE)
 
 

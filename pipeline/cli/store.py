@@ -40,6 +40,7 @@ from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address, uses, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.terminal import (
+    Rows,
     TerminalReporter,
     cell,
     fields_of,
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 _EXAMPLE = "runs/demo/legged.zarr"
 MOST_LISTED = 20
+MOST_GROUPS = 100
+"""Rows of a table of groups without `--limit`; JSON and Parquet have all."""
+BINS = 10
 
 
 def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "datasets.Selection":
@@ -82,11 +86,20 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
     WHERE,
     SELECTION,
     option("--group-by", "columns (default: the store's own)", names),
+    option(
+        "--bins",
+        f"bins of a column of many numbers; 0 for a group of each number (default: {BINS})",
+        whole,
+    ),
+    option(
+        "--limit",
+        f"most rows; 0 for all (default: {MOST_LISTED} episodes, {MOST_GROUPS} groups)",
+        whole,
+    ),
     flag("--paired", "differences to the originals, in a store of gaitforge counterfactual"),
     group(
         "to see single episodes",
         flag("--list", "one row per episode"),
-        option("--limit", f"most rows; 0 for all (default: {MOST_LISTED})", whole),
         option("--sort", "by a column; 'COLUMN desc' for the largest first", metavar="COLUMN"),
         option("--show", "further columns, such as draws", names),
         option("--episode", "every column of one episode, e.g. a293cb-00017", metavar="ID"),
@@ -109,6 +122,7 @@ def _answer(arguments: argparse.Namespace) -> Result:
 
     selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
     lines: list[str] = []
+    shown: Rows | None = None
     if arguments.episode is not None:
         selection = selection.named(arguments.episode)
         rows = selection.listing(show=selection.catalog.column_names)
@@ -120,8 +134,16 @@ def _answer(arguments: argparse.Namespace) -> Result:
     elif arguments.paired:
         rows = paired(selection, arguments.group_by)
     else:
-        rows = selection.grouped(arguments.group_by)
-        lines = _noise_line(selection)
+        bins = BINS if arguments.bins is None else arguments.bins
+        rows = selection.grouped(arguments.group_by, bins)
+        limit = MOST_GROUPS if arguments.limit is None else arguments.limit
+        shown = rows[:limit] if limit else rows
+        lines = [*_bin_lines(rows), *_noise_line(selection)]
+        if len(shown) < len(rows):
+            text = f"{len(shown):,} of {amount(len(rows), 'group')}; --limit 0 shows all"
+            lines.insert(0, text)
+        if arguments.limit:
+            rows = shown
     if arguments.parquet is not None:
         datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
@@ -131,13 +153,25 @@ def _answer(arguments: argparse.Namespace) -> Result:
     message = amount(len(selection), "episode")
     return Result(
         rows,
-        rows,
+        rows if shown is None else shown,
         tuple(lines),
         empty="no episode matches",
         title="query",
         about=arguments.store,
         message=message,
     )
+
+
+def _bin_lines(rows: Rows) -> list[str]:
+    """A line for each column in bins: how many there are, and how wide."""
+    lines = []
+    for name, key in (rows[0] if rows else {}).items():
+        if isinstance(key, list):
+            bins = {tuple(bounds) for row in rows if isinstance(bounds := row[name], list)}
+            width = float(f"{key[1] - key[0]:.6g}")
+            count = amount(len(bins), "bin")
+            lines.append(f"{name} in {count} of {width:g}; --bins 0 makes a group of each number")
+    return lines
 
 
 def _noise_line(selection: "datasets.Selection") -> list[str]:
@@ -153,9 +187,14 @@ def _noise_line(selection: "datasets.Selection") -> list[str]:
 
 def _check_query(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
-    for name in ("limit", "sort", "show"):
+    for name in ("sort", "show"):
         if getattr(arguments, name) is not None and not arguments.list:
             raise ValueError(f"--{name} is for --list")
+    single = arguments.list or arguments.paired or arguments.episode is not None
+    if arguments.bins is not None and single:
+        raise ValueError("--bins is for groups: not with --list, --paired or --episode")
+    if arguments.limit is not None and (arguments.paired or arguments.episode is not None):
+        raise ValueError("--limit is for groups and --list")
     ways = {"--group-by": arguments.group_by is not None, "--list": arguments.list}
     if arguments.paired:
         ways = {"--paired": True, "--list": arguments.list}
@@ -375,7 +414,18 @@ def card_command(arguments: argparse.Namespace) -> CommandWork:
     if arguments.no_channels and (arguments.spectrum or arguments.scheduler):
         raise ValueError("--spectrum and --scheduler are for the channels: drop --no-channels")
     uses(arguments)
-    return single(arguments, "card", partial(_card, arguments), itself_result)
+    folder = _card_folder(arguments)
+    return single(arguments, "card", partial(_card, arguments, folder), itself_result)
+
+
+def _card_folder(arguments: argparse.Namespace) -> Path:
+    """The folder of a card; ValueError, before any work, if it cannot be one."""
+    address = arguments.store  # a path, or an address on object storage, whose card is written here
+    beside = address.parent if isinstance(address, Path) else Path()
+    folder = check_outside_stores(arguments.out or beside / f"{Path(address).name}.card")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a card needs a folder, see --out")
+    return folder
 
 
 def itself_result(result: Result) -> Result:
@@ -383,13 +433,11 @@ def itself_result(result: Result) -> Result:
     return result
 
 
-def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
+def _card(arguments: argparse.Namespace, folder: Path, reporter: Reporter) -> Result:
+    from gaitforge.pipeline.report.added_pages import CARD_PAGES
     from gaitforge.pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
-    address = arguments.store  # a path, or an address on object storage, whose card is written here
-    beside = address.parent if isinstance(address, Path) else Path()
-    folder = check_outside_stores(arguments.out or beside / f"{Path(address).name}.card")
     statements = option_values(
         arguments, "licence", "citation", "authors", "description", "limitations"
     )
@@ -415,10 +463,11 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
             draw=drawing(arguments),
             reporter=reporter,
         )
-    page, markdown, _ = written
+    page, markdown, record = written
+    added = [folder / entry.file for entry in CARD_PAGES.usable().values()]
+    lines = tuple(map(str, (page, *added, markdown, record)))
     texts = {"card": markdown.read_text()}
-    about = arguments.store
-    return Result(lines=tuple(map(str, written)), about=about, texts=texts, pages=(page,))
+    return Result(lines=lines, about=arguments.store, texts=texts, pages=(page,))
 
 
 def drawing(arguments: argparse.Namespace) -> "Draw | None":

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +25,6 @@ from gaitforge.pipeline.cli.parsing.options import (
     EPISODES,
     JSON,
     LOG,
-    MODEL,
     OBJECTIVE,
     OUT,
     RANDOMISATION,
@@ -33,10 +32,8 @@ from gaitforge.pipeline.cli.parsing.options import (
     SEED,
     SELECTION,
     SIMULATOR,
-    SKILL,
     STEPS,
     STORE,
-    TERRAIN,
     THREADS,
     WHERE,
     needs,
@@ -48,13 +45,13 @@ from gaitforge.pipeline.cli.parsing.options import (
     with_options,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.values import numbers, of_simulator
+from gaitforge.pipeline.cli.parsing.values import names, numbers, of_simulator, run_name
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.terminal import show_result
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.expert_training import BodyResult
-    from gaitforge.flows.tasks.evaluation import PolicyEvaluation, PolicySource
+    from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, PolicySource
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.learners.training.train import TrainResult
 
@@ -66,9 +63,19 @@ TRAINED = ("objective", "steps", "batch_size", "device")
 @work(
     "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
     STORE,
-    MODEL,
+    option(
+        "--model",
+        "one of gaitforge models, or module:Config (default: fcnet, or that of --start-from)",
+        metavar="NAME",
+    ),
     OBJECTIVE,
     OUT,
+    option(
+        "--start-from",
+        "begin with the weights of this run, or of a policy that ships (default: random weights)",
+        run_name,
+        metavar="RUN",
+    ),
     with_default(STEPS, f"{TrainConfig.steps:,}"),
     with_default(BATCH_SIZE, "the model's; 24 of fcnet, 256 of bot"),
     option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
@@ -87,21 +94,29 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
     """Train a model on a selection of a store, or resume a run."""
     from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+    from gaitforge.learners.training.building import policy_settings
     from gaitforge.learners.training.train import finished_result
 
     if arguments.plan:
         plan = plan_from_tree(TrainPlan, read_plan(arguments.plan)[0])
+        if arguments.start_from:
+            config = replace(plan.config, **option_values(arguments, "start_from"))
+            plan = replace(plan, config=config)
     else:
-        values = option_values(arguments, *TRAINED, "optimiser", "seed")
+        values = option_values(arguments, *TRAINED, "model", "optimiser", "seed", "start_from")
+        if arguments.start_from:
+            policy = policy_settings(arguments.start_from, arguments.out)
+            if values.get("model", policy["model"]) != policy["model"]:
+                del policy["model_overrides"]  # of the other model, which is refused by its name
+            values = policy | values
         select = SelectPlan(**option_values(arguments, *SELECTED, saved="selection"))
-        config = TrainConfig.recommended(arguments.model, **values)
-        plan = TrainPlan(select, config)
+        plan = TrainPlan(select, TrainConfig.recommended(**values))
     plan = planned(plan, arguments)
     preset(plan.config.model, plan.config.model_overrides)  # refused here, not in a job
     store = store_address(arguments.store)
     run = arguments.out.absolute()
     if arguments.runner != "local" and not arguments.after:  # they may collect what is selected
-        plan.selection(store)
+        plan.check_start(plan.selection(store), run)
 
     def result(trained: "TrainResult | None") -> Result:
         record = asdict(trained or finished_result(run)) | {"run_dir": str(arguments.out)}
@@ -151,12 +166,30 @@ def models_command(arguments: argparse.Namespace) -> None:
     ROBOT,
     SIMULATOR,
     RANDOMISATION,
-    TERRAIN,
-    SKILL,
-    option("--level", "terrain levels, e.g. 0,2,5-9 (default: 4, the middle one)", numbers),
+    option(
+        "--terrain",
+        "terrains, comma-separated (default: those that the run was trained on, or all)",
+        names,
+    ),
+    option(
+        "--skill",
+        "skills, comma-separated (default: those that the run was trained on, or all)",
+        names,
+    ),
+    option(
+        "--level",
+        "terrain levels, e.g. 0,2,5-9 (default: 4; of a run the middle one of its episodes)",
+        numbers,
+    ),
     EPISODES,
     SEED,
     THREADS,
+    option(
+        "--against",
+        "tell the return as a share of another policy's on the same episodes: expert (who "
+        "collected what the run was trained on), a run's folder, or a policy by name",
+        metavar="RUN",
+    ),
     option(
         "--beside",
         "with several robots: experts of these robots, whose returns are the measure",
@@ -178,23 +211,21 @@ def models_command(arguments: argparse.Namespace) -> None:
 def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a policy in closed loop on held-out episodes of its task."""
     from gaitforge.collectors.robots.robot import load_robots
-    from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy, is_evaluated
+    from gaitforge.flows.stages.evaluate import (
+        EVALUATION,
+        compared_policy,
+        evaluate_beside,
+        is_evaluated,
+        shared_evaluation,
+        shares,
+    )
     from gaitforge.flows.stages.stage import CommandStage
     from gaitforge.flows.tasks.evaluation import RUN
-    from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
     policy = Path(arguments.policy)
     out = arguments.out
     words = arguments.words
-    default = run_evaluation(policy)
-    task = arguments.task
-    plan = (
-        default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
-    )
-    if arguments.plan:
-        plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
-    plan = with_options(plan, arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
-    plan = override(plan, arguments.settings)
+    plan = _evaluation_plan(arguments)
     of_simulator(arguments, plan)
     source = plan.source(arguments.policy, "last")
     if source.kind == RUN:
@@ -206,21 +237,28 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     robot = getattr(plan, "robot", "")
     if robot and len(load_robots(robot)) > 1:  # of the legged task alone
         return _bodies_work(arguments, source, cast("LeggedEvaluation", plan), out, words)
+    compared = compared_policy(source, plan, arguments.against) if arguments.against else None
 
-    def result(evaluation: "PolicyEvaluation | None") -> Result:
+    def result(evaluations: "Sequence[PolicyEvaluation | None] | None") -> Result:
+        evaluation, other = evaluations or (None, None)
         if evaluation is None and out is not None:
             record = read_record(out) or {}
         else:
             record = to_tree(evaluation)
+        if compared is not None:
+            other = other or shared_evaluation(*compared, Silent())
+            record = shares(record, to_tree(other), compared[0].place)
         lines = (*_means(record), f"evaluated on {plan}")
         message = f"return {record['return']:.2f}, success {record['success']:.0%}"
         where = {"title": "evaluation", "about": folder, "view": out, "message": message}
+        left_out = () if plan.falls else ("survival",)
+        rows = [{k: v for k, v in cell.items() if k not in left_out} for cell in record["cells"]]
         following = ("export", policy, f"exports/{policy.name}") if source.kind == RUN else ()
-        return Result(record, record["cells"], lines, **where, next=following)
+        return Result(record, rows, lines, **where, next=following)
 
     stage = CommandStage(
         "evaluate",
-        run=partial(evaluate_policy, source, plan, path=out),
+        run=partial(evaluate_beside, source, plan, compared, path=out),
         place=out.absolute() if out else None,
         reads=(folder.absolute(),),
         done=lambda: out is not None and is_evaluated(source, plan, out),
@@ -228,26 +266,75 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     return CommandWork(folder, [stage], result, words)
 
 
+def _evaluation_plan(arguments: argparse.Namespace) -> "EvaluationPlan":
+    """The plan that the run's record, the task or a file has, with the options' values."""
+    from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
+
+    policy = Path(arguments.policy)
+    default = run_evaluation(policy)
+    task = arguments.task
+    if default is None and task is None and arguments.plan is None:
+        _check_legged(policy)
+    plan = (
+        default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
+    )
+    if arguments.plan:
+        plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
+    plan = with_options(plan, arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
+    return override(plan, arguments.settings)
+
+
+def _check_legged(policy: Path) -> None:
+    """Raise ValueError for a run, or its export, whose data are of no task that is known here."""
+    from gaitforge.flows.tasks.evaluation import data_of, is_run
+    from gaitforge.flows.tasks.registry import LEGGED, run_record
+
+    if is_run(policy) and run_record(policy).get("task", LEGGED) is None:
+        raise ValueError(
+            f"{policy} was trained on {data_of(policy)}, and no task that is known here has such "
+            "data; --task names one to evaluate on, such as module:Plan of your own; to use the "
+            "policy elsewhere: gaitforge export"
+        )
+
+
 def _means(record: Mapping[str, Any]) -> list[str]:
     """The means of an evaluation in words, and those of each group of its cells."""
-    from gaitforge.pipeline.report.pages import fixed, interval
+    from gaitforge.pipeline.report.pages import fixed
 
+    returned = _with_interval(record["return"], record["return_ci95"])
+    succeeded = _with_interval(record["success"], record["success_ci95"])
+    few = "" if record["return_ci95"] else "; that of a return needs two episodes per cell"
     lines = [
-        f"\n{record['policy']}: return {fixed(record['return'])} "
-        f"({interval(record['return_ci95'])}), success {fixed(record['success'])} "
-        f"({interval(record['success_ci95'])}); means over {amount(len(record['cells']), 'cell')}, "
-        "in brackets 95 % intervals"
+        f"\n{record['policy']}: return {returned}, success {succeeded}; means over "
+        f"{amount(len(record['cells']), 'cell')}, in brackets 95 % intervals{few}"
     ]
+    if (other := record.get("against")) is not None:
+        name = " ".join(dict.fromkeys([other["policy"], other["place"]]))
+        share = record["return_fraction"]
+        told = f"the return of {name}, {_with_interval(other['return'], other['return_ci95'])}"
+        if share is None:
+            lines.append(f"no share of {told}, which is not above 0")
+        else:
+            shared = _with_interval(share, record["return_fraction_ci95"], 3)
+            lines.append(f"{shared} of {told}")
     if (scale := record["references"]) is not None:
+        score = _with_interval(record["score"], record["score_ci95"])
         lines.append(
-            f"score {fixed(record['score'])} ({interval(record['score_ci95'])}); 0 is a return of "
-            f"{fixed(scale['zero'])}, 100 of {fixed(scale['hundred'])}, from {scale['source']}"
+            f"reference score {score}; 0 is a return of {fixed(scale['zero'])}, 100 of "
+            f"{fixed(scale['hundred'])}, from {scale['source']}"
         )
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in record["cells"]:
         if "group" in row:
             groups.setdefault(row["group"], []).append(row)
     return [*lines, *(f"{name}: {_row_means(rows, 'cell')}" for name, rows in groups.items())]
+
+
+def _with_interval(value: float, bounds: Sequence[float] | None, digits: int = 2) -> str:
+    """A mean, and in brackets its interval, if there is one."""
+    from gaitforge.pipeline.report.pages import fixed, interval
+
+    return fixed(value, digits) + (f" ({interval(bounds, digits)})" if bounds else "")
 
 
 def _bodies_work(
@@ -264,6 +351,8 @@ def _bodies_work(
     from gaitforge.flows.tasks.legged import LeggedPlan
 
     robots = load_robots(plan.robot)
+    if arguments.against:
+        raise ValueError("--against compares on one robot; of several, --beside names the experts")
     experts = {}
     if beside := arguments.beside:
         pairs = LeggedPlan(expert=beside, robot=plan.robot).pairs()

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge import datasets
+from gaitforge.collectors.robots.robot import absolute_robot
 from gaitforge.common.errors import install_extra
 from gaitforge.common.extensions import usable_entries
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
 from gaitforge.datasets.schema import WORDS
 from gaitforge.flows.progress import Reporter, begun_later
-from gaitforge.flows.settings import setting_names
+from gaitforge.flows.settings import override, setting_names
 from gaitforge.pipeline.cli.parsing.options import (
     CELLS,
     JSON,
@@ -38,6 +39,9 @@ from gaitforge.pipeline.terminal import cell, show_one, show_result
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
+
+ROBOT = "robot"
+"""Setting of an import: the legged robot of its episodes, where the format does not say it."""
 
 ACTIONS = option(
     "--actions",
@@ -112,6 +116,7 @@ def _export_policy(arguments: argparse.Namespace, source: str, target: str) -> C
             "already_there": exported.already_there,
             "bytes": exported.sizes,
             "largest_error": exported.errors,
+            **({"note": exported.note} if exported.note else {}),
         }
         rows = [{"file": name, "bytes": size} for name, size in exported.sizes.items()]
         return Result(record, about=destination, tables={"exported": rows})
@@ -161,7 +166,7 @@ def export_with_progress(
     STORE,
     option("--workers", "threads that read and write parts", positive),
     flag("--drop-nan", "leave out episodes with NaN or infinity"),
-    setting("horizon=1000 (d4rl)"),
+    setting("horizon=1000 (d4rl), robot=robots/mine"),
     JSON,
     runner=False,
 )
@@ -169,9 +174,10 @@ def import_command(arguments: argparse.Namespace) -> CommandWork:
     """Import another project's data into a store."""
     from gaitforge.flows.stages.transfer import ImportPlan, run_import
 
-    options = planned(importer_class(arguments.format).Options(), arguments)
+    options = importer_class(arguments.format).Options()
+    robot, settings = _robot_setting(setting_names(options), arguments.settings)
     values = option_values(arguments, "workers", "drop_nan")
-    plan = ImportPlan(arguments.format, asdict(options), **values)
+    plan = ImportPlan(arguments.format, asdict(override(options, settings)), robot=robot, **values)
     run = partial(run_import, plan, arguments.source, arguments.store)
 
     def result(report: "Report") -> Result:
@@ -179,6 +185,21 @@ def import_command(arguments: argparse.Namespace) -> CommandWork:
         return replace(_report_result(report), next=following)
 
     return single(arguments, "import", run, result)
+
+
+def _robot_setting(of_format: Sequence[str], settings: Sequence[str]) -> tuple[str, list[str]]:
+    """The robot that `--set robot=…` names, unless the format has that option; and the others."""
+    if ROBOT in of_format:
+        return "", list(settings)
+    named = [text.partition("=")[2] for text in settings if text.startswith(f"{ROBOT}=")]
+    others = [text for text in settings if not text.startswith(f"{ROBOT}=")]
+    names = [text.partition("=")[0] for text in others]
+    if unknown := [name for name in names if name.partition(".")[0] not in of_format]:
+        allowed = ", ".join(sorted([*of_format, ROBOT]))
+        raise ValueError(f"unknown setting '{unknown[0]}'; allowed: {allowed}")
+    if named and not named[-1]:
+        raise ValueError("--set robot= needs a robot: a name, a card or its folder")
+    return (absolute_robot(named[-1]) if named else ""), others
 
 
 def _report_result(report: "Report") -> Result:
@@ -216,7 +237,8 @@ def formats_command(arguments: argparse.Namespace) -> None:
             "install": install_extra(entry.extra) if missing else "",
         }
         if arguments.json or arguments.format:
-            record["import_options"] = _options(importer_class, name, missing)
+            known = _options(importer_class, name, missing)
+            record["import_options"] = known if missing else list(dict.fromkeys([*known, ROBOT]))
             record["export_options"] = _options(exporter_class, name, missing)
         records.append(record)
     if arguments.format and not arguments.json:

@@ -17,7 +17,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.pipeline.cli.jobs import job_row, show_scripts, show_submitted
+from gaitforge.pipeline.cli.jobs import job_row, show_drafts, show_submitted
 from gaitforge.pipeline.cli.parsing.options import TRUST, Options
 from gaitforge.pipeline.cli.parsing.parser import Command, command
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_arguments, runner_settings
@@ -300,7 +300,8 @@ def _on_slurm(
         The exit code; None where there is nothing to submit of a command of one stage, or all is
         done and was followed.
     """
-    from gaitforge.flows.runners.slurm.chain import cancel_stages, follow_stages, submit_stages
+    from gaitforge.flows.runners.slurm.chain import cancel_stages, follow_stages
+    from gaitforge.flows.runners.slurm.submission import submit_stages
 
     out = work.out
     reporter = own_reporter()
@@ -312,7 +313,8 @@ def _on_slurm(
     else:
         new = submit_stages(out, work.stages, work.words, settings, reporter, only)
     if settings.dry_run:
-        show_scripts(new, arguments.json)
+        drafts = [draft for draft in new if not isinstance(draft, slurm.Job)]
+        show_drafts(drafts, arguments.scripts, arguments.json)
         return 0
     if arguments.follow:
         done = follow_stages(out, stages, reporter.say)

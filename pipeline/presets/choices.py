@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.legged.rollout import GRID_EPISODES
 from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
@@ -22,8 +21,8 @@ from gaitforge.flows.settings import override, with_chosen, with_named
 from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import cells_of, middle
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
-from gaitforge.pipeline.presets.experiments import GRID_EPISODES
 
 
 def _unsaid(text: str) -> None:
@@ -216,19 +215,12 @@ def _fitted(experiment: Experiment, selection: Selection) -> Experiment:
     Raises:
         ValueError: terrains or skills that this program cannot simulate.
     """
-    table = selection.episodes()
-
-    def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
-        names = set(table.column(column).to_pylist())
-        return tuple(sorted(names, key=[*order, *sorted(names)].index))
-
-    levels = tuple(sorted(table.column("level").unique().to_pylist()))
-    cells = {"terrains": present("terrain", [*TERRAINS]), "skills": present("skill", [*SKILLS])}
-    evaluate = {**cells, "levels": (middle(levels),), "episodes": GRID_EPISODES}
+    cells = cells_of(selection)
+    evaluate = {**cells, "levels": (middle(cells["levels"]),), "episodes": GRID_EPISODES}
     experiment = replace(experiment, evaluate={**evaluate, **experiment.evaluate})
     if (corrections := experiment.corrections) is None:
         return experiment
-    grid = with_chosen(corrections.collect.grid, {**cells, "levels": levels})
+    grid = with_chosen(corrections.collect.grid, cells)
     collect = replace(corrections.collect, grid=grid)
     return replace(experiment, corrections=replace(corrections, collect=collect))
 
@@ -243,8 +235,3 @@ def _evaluated_on(experiment: Experiment, evaluation: EvaluationPlan, store: str
     fitted = plan.fitted(among, learned)
     expert = experiment.expert or plan.scoring_expert(among)
     return replace(experiment, evaluate={**fitted, **experiment.evaluate}, expert=expert)
-
-
-def middle(levels: Sequence[int]) -> int:
-    """The middle one of terrain levels; of an even number the lower one."""
-    return sorted(levels)[(len(levels) - 1) // 2]

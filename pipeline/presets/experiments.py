@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
+from gaitforge.collectors.legged.rollout import GRID_EPISODES, GRID_LEVEL
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
@@ -25,12 +26,10 @@ COMPARE = "compare"
 DAGGER = "dagger"
 DEMO = "demo"
 SIZES = SMALL, FULL = "small", "full"
-GRID_EPISODES = 20
-"""Evaluated episodes per cell."""
 ALL_CELLS: Settings = {
     "terrains": tuple(TERRAINS),
     "skills": tuple(SKILLS),
-    "levels": (4,),
+    "levels": (GRID_LEVEL,),
     "episodes": GRID_EPISODES,
     "robots": 240,
 }

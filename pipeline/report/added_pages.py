@@ -48,10 +48,13 @@ class EpisodePages:
         evaluated: "module:function" of (run folder, names, reporter, ghosts), which writes
             `episodes/NAME.html` of the evaluations of these names; `ghosts` asks for the expert
             beside them.
+        command: the command that writes such a page of the store, evaluation's file or run that
+            follows it, into `--out FILE`; "" for none.
     """
 
     stored: str
     evaluated: str
+    command: str = ""
 
 
 CARD_PAGES = Registered("card_page", CardPage, {})

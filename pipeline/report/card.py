@@ -11,8 +11,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import product
 from keyword import iskeyword
+from os.path import relpath
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -36,6 +38,7 @@ from gaitforge.datasets.statistics import (
     channel_statistics,
 )
 from gaitforge.datasets.storage.about import read_about
+from gaitforge.flows.experiments.page_files import card_of, page_of
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import read_record, write_file
 from gaitforge.pipeline.report import pages
@@ -321,7 +324,7 @@ def write_card(
     texts = {
         RECORD_NAME: json_text(record) + "\n",
         MARKDOWN_NAME: card_markdown(record),
-        PAGE_NAME: card_page(record, folder),
+        PAGE_NAME: card_page(record, folder, _player(selection, folder)),
         **card_pages(selection, folder, condition),
     }
     for name, text in texts.items():
@@ -369,8 +372,23 @@ def collection_origins(store_path: Path) -> list[dict[str, object]]:
     ]
 
 
-def card_page(record: Record, folder: Path) -> str:
-    """The page of a card's record, as text; its pictures are read from below `folder`."""
+def _player(selection: Selection, folder: Path) -> str:
+    """Address of the page that plays an experiment's collected episodes; "" without one.
+
+    Only in the card beside the store: other cards may be published without it.
+    """
+    store = selection.store.path
+    page = page_of(store.parent, "collected")
+    if folder.absolute() != card_of(store).parent.absolute() or not page.is_file():
+        return ""
+    return quote(relpath(page, folder))
+
+
+def card_page(record: Record, folder: Path, player: str = "") -> str:
+    """The page of a card's record, as text; its pictures are read from below `folder`.
+
+    `player` is the address of a page that plays the episodes.
+    """
     pictures = [
         picture | {"uri": pages.data_uri(folder / PICTURES / picture["file"])}
         for picture in record["pictures"]
@@ -384,6 +402,7 @@ def card_page(record: Record, folder: Path) -> str:
         abstract=abstract(record),
         pictures=pictures,
         added=CARD_PAGES.usable().values(),
+        player=player,
     )
 
 

@@ -384,7 +384,9 @@ def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float
         return panel(axes, "Control step", description)
 
 
-def intervals(title: str, rows: Sequence[tuple[str, float, Sequence[float] | None]]) -> Panel:
+def intervals(
+    title: str, rows: Sequence[tuple[str, float, Sequence[float] | None]], note: str = ""
+) -> Panel:
     """A score a row: its label, its bar with its value at the end, its 95 % interval as a line."""
     labels, values, bounds = zip(*rows, strict=True)
     with drawing(400, 60 + 26 * len(rows)) as axes:
@@ -398,7 +400,7 @@ def intervals(title: str, rows: Sequence[tuple[str, float, Sequence[float] | Non
         label_rows(axes, labels)
         axes.margins(x=0.12)
         axes.set_xlabel("score; the expert has 100")
-        return panel(axes, title, _pairs(labels, values, "{:.1f}"))
+        return panel(axes, title, _pairs(labels, values, "{:.1f}"), note)
 
 
 def _points_text(line: Curve) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
+from gaitforge.flows.experiments.experiment_stages import Pages, experiment_stages
+from gaitforge.flows.experiments.page_files import card_of
 from gaitforge.flows.experiments.staged_plan import plan_class
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.stages.stage import Stage
@@ -49,7 +50,8 @@ def rewrite_report(out: Path, _: Reporter) -> Path:
 
 def shown_beside(out: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What commands show beside an experiment's table: its times, and its sheets as pictures."""
-    from gaitforge.pipeline.report.results import read_sheets
+    from gaitforge.pipeline.report.report_files import read_sheets
+    from gaitforge.pipeline.report.results import verdict_lines
 
     lines = [f"all of it in {summary['wall_s']:.0f} s"]
     if summary["dataset"]:
@@ -60,7 +62,7 @@ def shown_beside(out: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
         for sheet in read_sheets(out)[0]
     ]
     texts = {"pictures": "\n\n".join(sheets)} if sheets else {}
-    return {"title": "results", "lines": ("", *lines), "texts": texts}
+    return {"title": "results", "lines": ("", *lines, *verdict_lines(summary)), "texts": texts}
 
 
 def stages_in(out: Path) -> list[Stage]:

@@ -48,6 +48,7 @@ POLICY_NAMES = {
     "bot_rc": "BoT, return-conditioned",
     "first": "FCNet, first stage",
 }
+_SEEDED = re.compile(r"(.+)-seed-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ def words(name: object) -> str:
 
 
 def policy(name: str) -> str:
-    """A policy's name on pages."""
+    """A policy's name on pages; that of a run with its seed."""
+    if run := _SEEDED.fullmatch(name):
+        return f"{policy(run[1])}, seed {run[2]}"
     return POLICY_NAMES.get(name, name)
 
 
@@ -181,6 +184,7 @@ def render(
         count,
         fixed,
         flattened,
+        grouped_rows,
         interval,
         policy,
         quoted,
@@ -195,11 +199,15 @@ def render(
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page of tables and charts; `links`: address -> name."""
+    """A section of a page of tables and charts; `links`: address -> name.
+
+    `groups` are columns of the rows that are shown once, above the rows that share them.
+    """
 
     title: str
     text: str = ""
     rows: Sequence[Mapping[str, object]] = ()
+    groups: Sequence[str] = ()
     charts: Sequence[Any] = ()
     links: Mapping[str, str] = field(default_factory=dict)
 
@@ -210,6 +218,22 @@ def write_sections(page: Path, title: str, abstract: str, shown: Sequence[Sectio
     write_file(page, text.encode())
 
 
+def grouped_rows(
+    rows: Sequence[Mapping[str, object]], by: Sequence[str] = ()
+) -> list[tuple[list[object], list[dict[str, object]]]]:
+    """Rows without the columns `by`, after the values there that they share, in order.
+
+    The values are empty, and the rows whole, where no two rows share any.
+    """
+    groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for row in rows:
+        rest = {name: value for name, value in row.items() if name not in by}
+        groups.setdefault(tuple(row.get(name, "") for name in by), []).append(rest)
+    if not by or len(groups) == len(rows):
+        return [([], [dict(row) for row in rows])]
+    return [([value for value in key if value], group) for key, group in groups.items()]
+
+
 def word_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """The columns of a table that hold words, which stand to the left; numbers to the right."""
     word = re.compile(r"[^\W\d_]{4}")
@@ -217,8 +241,9 @@ def word_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def data_uri(path: Path) -> str:
-    """A PNG file as a URI that a page holds."""
-    return "data:image/png;base64," + b64encode(path.read_bytes()).decode("ascii")
+    """A PNG or WebP file as a URI that a page holds."""
+    kind = path.suffix[1:].lower()
+    return f"data:image/{kind};base64," + b64encode(path.read_bytes()).decode("ascii")
 
 
 def quoted(value: object) -> str:

@@ -21,6 +21,8 @@ FRAME_PX = (400, 250)
 SHEET_FRAMES = 8
 MAX_SHEET_BYTES = 400_000
 MAX_ANIMATION_BYTES = 1_500_000
+MAX_EMBEDDED_BYTES = 500_000
+"""Of an animation that a page holds."""
 FADE_FRAMES = 5
 """Frames that blend the end of an animation into its start."""
 ANIMATIONS = ("gif", "webp", "mp4")
@@ -89,8 +91,14 @@ def check_animation(kind: str) -> None:
         raise ValueError(f"mp4 needs PyAV, and webp does not: {install_extra('video')}")
 
 
-def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: str) -> bytes:
-    """A "gif" or "webp" that repeats endlessly, or an "mp4", of films (F, height, width, 3) uint8.
+Film = tuple[Heading | None, np.ndarray]
+"""Frames (F, height, width, 3) uint8, and the text of the bar over them; None for no bar."""
+
+
+def animation(
+    films: Sequence[Film], frame_ms: int, kind: str, most_bytes: int = MAX_ANIMATION_BYTES
+) -> bytes:
+    """A "gif" or "webp" that repeats endlessly, or an "mp4".
 
     Several films are tiles of one picture; those that end before the others show their last frame.
     A gif or webp fades from its end to its start; its colours (or quality), then its size, are
@@ -104,7 +112,13 @@ def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: 
     images += [Image.blend(images[-1], images[0], share) for share in steps]
     settings = _GIF_TRIES if kind == "gif" else _WEBP_TRIES
     tries = (_looped(images, *setting, frame_ms, kind) for setting in settings)
-    return _first_within(MAX_ANIMATION_BYTES, tries)
+    return _first_within(most_bytes, tries)
+
+
+def still(frame: np.ndarray) -> bytes:
+    """A small PNG of a frame (height, width, 3) uint8."""
+    image = Image.fromarray(frame)
+    return _encoded(_indexed(image, _palette(image, _SHEET_COLOURS[1])), "PNG", optimize=True)
 
 
 def _first_within(limit_bytes: int, tries: Iterable[bytes]) -> bytes:
@@ -133,15 +147,17 @@ def _stamped(frame: np.ndarray, time_s: float) -> Image.Image:
     return image
 
 
-def _tiled(films: Sequence[tuple[Heading, np.ndarray]], frame: int, frame_ms: int) -> Image.Image:
+def _tiled(films: Sequence[Film], frame: int, frame_ms: int) -> Image.Image:
     """One frame of all films, in about as many rows as columns."""
     shown = [(heading, frames, min(frame, len(frames) - 1)) for heading, frames in films]
     images = [_titled(frames[k], k * frame_ms / 1000, heading) for heading, frames, k in shown]
     return _montage(images, math.ceil(math.sqrt(len(images))))
 
 
-def _titled(frame: np.ndarray, time_s: float, heading: Heading) -> Image.Image:
+def _titled(frame: np.ndarray, time_s: float, heading: Heading | None) -> Image.Image:
     """A frame under a bar with the skill, where it is, and the time."""
+    if heading is None:
+        return Image.fromarray(frame)
     height, width, _ = frame.shape
     image = Image.new("RGB", (width, height + _BAR_PX), _PAPER)
     image.paste(Image.fromarray(frame), (0, _BAR_PX))

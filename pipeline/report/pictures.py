@@ -1,8 +1,9 @@
-"""Contact sheets and films of an expert, one typical episode per skill, and sheets of learners.
+"""Contact sheets and films of an expert, one typical episode per skill, and of learners.
 
 The episode shown has the median return of a few held-out ones; the sheet says how many of these
 succeeded. Of a learner's evaluation two are run again: a typical episode and a typical failure.
-Of a store, typical episodes are drawn as they were recorded.
+Of the best learner a third one is filmed, which moves. Of a store, typical episodes are drawn as
+they were recorded.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.replaying import (
     by_robot,
     replay_environment,
@@ -43,25 +45,30 @@ from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.tasks.evaluation import PolicySource, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.pipeline.report.pages import PICTURES
+from gaitforge.pipeline.report.pages import PICTURES, policy
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
+    MAX_EMBEDDED_BYTES,
     SHEET_FRAMES,
     Heading,
     animation,
     contact_sheet,
+    still,
 )
-from gaitforge.pipeline.report.results import EXPERT, PICTURE_INDEX, first_runs
+from gaitforge.pipeline.report.report_files import EXPERT, PICTURE_INDEX
+from gaitforge.pipeline.report.results import best_run, first_runs
 
 FORMATS = ("png", "gif", "webp", "mp4")
 FILM_MS = 40
 TILES_MS = 60
 """Duration of a frame of one film, and of several films in one picture."""
-_DRAWING = 3
+_DRAWING = 4
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
 # Few rows round differently: returns are within 0.002 of the evaluation's, with 2 robots 0.05.
 _ROBOTS = 8
+_FILM_PX = (480, 300)
+_FILM = "film"
 _TRIED = 40
 """Episodes of a cell that are run to find a failure."""
 
@@ -152,21 +159,58 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     if evaluation is None:
         return []
     returns = np.array(evaluation["returns"])
-    specs = sorted(plan.grid.specs(), key=lambda s: (s.terrain, s.skill, s.level, s.index))
+    specs = _ordered(plan.grid)
     count = returns.shape[1]
     cell = np.argsort(returns.mean(axis=1))[len(returns) // 2]
     typical = specs[cell * count + np.argsort(returns[cell])[count // 2]]
     worst = count * int(np.argmin([entry["success"] for entry in evaluation["cells"]]))
     tried = specs[worst : worst + min(count, _TRIED)]
-    policy = plan.load(source, _ROBOTS)[0]
-    robot = plan.card_of(source)
-    unique = list(dict.fromkeys([typical, *tried]))
-    with closing(plan.environment(robot, _ROBOTS)) as env:
-        ran = {r.spec: r for r in run_episodes(env, policy, unique, record=True)}
+    ran = _run_again(source, plan, [typical, *tried])
     failed = sorted((ran[s] for s in tried if not ran[s].success), key=lambda r: r.episode_return)
     tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)
     takes = [Take(ran[typical], *tally)]
     return takes + [Take(r, *tally, "typical failure") for r in failed[len(failed) // 2 :][:1]]
+
+
+def walk_take(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -> Take | None:
+    """Of the median episodes of all cells of an evaluation, the success that goes farthest.
+
+    None without an evaluation.
+    """
+    evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json")
+    if evaluation is None:
+        return None
+    returns = np.array(evaluation["returns"])
+    count = returns.shape[1]
+    middle = np.argsort(returns, axis=1)[:, count // 2]
+    specs = _ordered(plan.grid)
+    medians = [specs[cell * count + k] for cell, k in enumerate(middle.tolist())]
+    ran = _run_again(source, plan, medians).values()
+    farthest = max(ran, key=lambda result: (result.success, _distance_m(result)))
+    tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)
+    return Take(farthest, *tally)
+
+
+def _ordered(grid: EvaluationGrid) -> list[EpisodeSpec]:
+    """The episodes of a grid in the order of an evaluation's returns, cell after cell."""
+    return sorted(grid.specs(), key=lambda s: (s.terrain, s.skill, s.level, s.index))
+
+
+def _run_again(
+    source: PolicySource, plan: LeggedEvaluation, specs: Sequence[EpisodeSpec]
+) -> dict[EpisodeSpec, EpisodeResult]:
+    """Episodes of an evaluation, run again and recorded."""
+    learned = plan.load(source, _ROBOTS)[0]
+    unique = list(dict.fromkeys(specs))
+    with closing(plan.environment(plan.card_of(source), _ROBOTS)) as env:
+        return {r.spec: r for r in run_episodes(env, learned, unique, record=True)}
+
+
+def _distance_m(result: EpisodeResult) -> float:
+    """From the first to the last position of a recorded episode."""
+    assert result.record is not None, "the episode was run to be recorded"
+    start, *_, end = result.record.state[:, :2]
+    return float(np.linalg.norm(end - start))
 
 
 def make_sheets(
@@ -174,21 +218,27 @@ def make_sheets(
     expert: Expert,
     plan: FilmPlan | None = None,
     learners: Sequence[tuple[PolicySource, LeggedEvaluation]] = (),
+    filmed: str = "",
 ) -> None:
     """Draw contact sheets into `folder`, unless the sheets of this plan and these policies exist.
 
-    `pictures.json` then holds the renderer, and a record a sheet.
+    `pictures.json` then holds the renderer, a record a sheet, and one of the film.
 
     Args:
         plan: the expert's sheets, one a skill; None for no such sheets.
+        filmed: name of the learner of whom a film is drawn; "" for no film.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
         ValueError: a folder that cannot be written.
     """
-    key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
+    key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners], filmed])
     index = read_record(folder / PICTURE_INDEX) or {}
-    files = [join_inside(folder, sheet["file"]) for sheet in index.get("sheets", ())]
+    names = [sheet["file"] for sheet in index.get("sheets", ())]
+    names += [
+        film[name] for film in filter(None, [index.get("film")]) for name in ("file", "still")
+    ]
+    files = [join_inside(folder, name) for name in names]
     if index.get("key") == key and all(file.is_file() for file in files):
         return
     takes = by_skill(record_takes(expert, plan) if plan is not None else [])
@@ -196,8 +246,24 @@ def make_sheets(
         for take in learner_takes(folder.parent, source, evaluated_on):
             takes[f"{take.policy}-{take.kind.replace(' ', '-')}.png"] = take
     sheets = draw_sheets(folder, takes, expert.policy.robot)
+    film = None
+    for source, evaluated_on in learners:
+        if source.name == filmed and (take := walk_take(folder.parent, source, evaluated_on)):
+            film = _draw_film(folder, take, expert.policy.robot)
     record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    write_record(folder / PICTURE_INDEX, {**record, "renderer": "mujoco", "sheets": sheets})
+    record |= {"renderer": "mujoco", "film": film, "sheets": sheets}
+    write_record(folder / PICTURE_INDEX, record)
+
+
+def _draw_film(folder: Path, take: Take, robot: RobotCard) -> dict[str, object]:
+    """Draw a film that a page holds, and a still of it; returns its record."""
+    shot = film_shot(scene_of(take.result, robot), TILES_MS)
+    frames = draw([shot], *_FILM_PX)[0]
+    files = {"file": f"{_FILM}.webp", "still": f"{_FILM}.png"}
+    moving = animation([(None, frames)], TILES_MS, "webp", MAX_EMBEDDED_BYTES)
+    write_bytes_durably(join_inside(folder, files["file"]), moving)
+    write_bytes_durably(join_inside(folder, files["still"]), still(frames[len(frames) // 2]))
+    return {**_facts(take), **files}
 
 
 def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
@@ -227,8 +293,9 @@ def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
             say("no pictures: policies drive several robots")
             return
         learners.append((run_source(run_dir / "train" / run), plan))
+    best = best_run(record)
     try:
-        make_sheets(run_dir / PICTURES, load_expert(name), film, learners)
+        make_sheets(run_dir / PICTURES, load_expert(name), film, learners, best)
     except RenderingError as error:
         say(f"no pictures: {error}")
 
@@ -299,7 +366,7 @@ def heading(take: Take) -> Heading:
     if result.terminated:
         outcome = f"fall after {result.length * CONTROL_DT_S:.2f} s"
     tally = f"{take.succeeded} of {amount(take.episodes, 'episode')} succeed"
-    title = f"{take.policy}: {spec.skill}"
+    title = f"{policy(take.policy)}: {spec.skill}"
     return Heading(title, where, describe(result), outcome, result.success, tally)
 
 
@@ -326,7 +393,7 @@ def _facts(take: Take) -> dict[str, object]:
         "episodes": take.episodes,
         "policy": take.policy,
         "caption": f"{take.kind}: {spec.skill} on {spec.terrain}, level {spec.level}; "
-        f"return {result.episode_return:.2f}, {heading(take).outcome}; seed {spec.seed}",
+        f"return {result.episode_return:.2f}, {heading(take).outcome}",
     }
 
 

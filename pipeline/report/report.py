@@ -5,19 +5,26 @@ such numbers; the page names the file beside it. The page loads nothing, needs n
 same files give the same bytes.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from os.path import relpath
 from pathlib import Path
 from statistics import fmean
+from urllib.parse import quote
 
 from gaitforge.common.errors import amount
-from gaitforge.flows.experiments.experiment_stages import page_address
+from gaitforge.flows.experiments.experiment_stages import STORE
+from gaitforge.flows.experiments.page_files import card_of, page_address
 from gaitforge.flows.intervals import ratio
+from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import reading_files, write_file
 from gaitforge.pipeline.report import charts, pages, results
+from gaitforge.pipeline.report.added_pages import CARD_PAGES, episode_pages
 from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.pages import Record, Shade
-from gaitforge.pipeline.report.results import EXPERT, RunFiles, read_run
+from gaitforge.pipeline.report.report_files import EXPERT, RunFiles, read_run
 
 Place = tuple[str, str]
 """Terrain and skill."""
@@ -26,6 +33,8 @@ Limits = tuple[float, float]
 REPORT_NAME = "report.html"
 TABLE_NAME = "results.md"
 _MOST_STAGES = 60
+_OF_POLICIES = ("train", "evaluate", "show")
+"""First words of stages whose second is a policy."""
 
 _STAGES = {
     "collect": "The expert drives; its episodes are stored.",
@@ -36,8 +45,21 @@ _STAGES = {
     "time": "How many optimiser steps fit in the time.",
     "train": "From all episodes.",
     "evaluate": "In closed loop, on the held-out episodes.",
+    "show collected": "A page that plays some of the collected episodes, and one to explore all.",
+    "show": "A page that plays the worst, the median and the best episode of every cell.",
+    "compare": "All results in one file.",
+    "report": "Pictures, and this page.",
 }
 """A stage's name, or its first word -> what it does."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """Pages beside the report: `links`, address -> name, or the `command` that writes them."""
+
+    title: str
+    links: Mapping[str, str]
+    command: str = ""
 
 
 def write_report(run_dir: Path) -> Path:
@@ -68,13 +90,23 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         for training in run.training
     ]
     return {
+        "shows": results.sources(summary["plan"]),
         "abstract": results.abstract(summary),
+        "film": run.film,
+        "doors": _doors(run, linked),
+        "best": results.best_run(summary),
+        "next": _next_commands(run),
+        "commit": "" if summary["git_revision"] == "unknown" else summary["git_revision"],
+        "returns": any(
+            pages.policy(name).endswith("return-conditioned") for name in learners.values()
+        ),
         "summary": summary,
         "source": results.SOURCE if "published" in rows[0] else "",
         "rows": rows,
         "overall": results.overall_rows(summary),
         "robots": results.robot_rows(summary),
         "verdicts": results.verdict_rows(summary),
+        "verdict_groups": results.VERDICT_GROUPS,
         "verdicts_text": results.VERDICTS,
         "charts": results.result_charts(summary),
         "linked": linked,
@@ -92,6 +124,68 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "cells": _cells(summary, shown),
         "files": [(path.as_posix(), (run.root / path).stat().st_size) for path in run.paths],
     }
+
+
+def _folder(run: RunFiles) -> str:
+    """The run's folder in commands, as in `summary.json`'s own: no absolute path on a page."""
+    return run.root.name if run.root.is_absolute() else str(run.root)
+
+
+def _doors(run: RunFiles, linked: Mapping[str, str]) -> list[Door]:
+    """The pages that play episodes, the card and the explorer, as far as there are any to make."""
+    folder = _folder(run)
+    view = episode_pages()
+    command = view.command if view else ""
+    doors = []
+    if run.summary["cells"] and (linked or command):
+        links = {page: pages.policy(name) for name, page in linked.items()}
+        made = f"{command} {folder}/evaluate/{EXPERT}.json --out {folder}/episodes/{EXPERT}.html"
+        doors.append(Door("Watch the policies", links, made))
+    if run.dataset is not None and (page_address(run.root, "collected") or command):
+        links = {page_address(run.root, "collected"): "collected by the expert"}
+        links.pop("", None)  # no page
+        made = f"{command} {folder}/{STORE} --out {folder}/episodes/collected.html"
+        doors.append(Door("Watch the data", links, made))
+    return [*doors, *_data_doors(run)]
+
+
+def _data_doors(run: RunFiles) -> list[Door]:
+    """The cards of the stores that lie on this machine, and the pages beside them."""
+    if run.dataset is not None:
+        stores = {str(run.root / STORE): f"{_folder(run)}/{STORE}"}
+    else:
+        plan = json.loads((run.root / PLAN).read_text(encoding="utf-8"))
+        stores = {store: store for store in plan.get("stores", ()) if "://" not in store}
+    doors = []
+    for store, address in stores.items():
+        card = card_of(Path(store))
+        files = {card: "dataset card"}
+        files |= {
+            card.with_name(page.file): page.link.lower() for page in CARD_PAGES.usable().values()
+        }
+        links = {
+            quote(relpath(file, run.root)): name for file, name in files.items() if file.is_file()
+        }
+        title = "About the data" if len(stores) == 1 else f"About {Path(store).name}"
+        doors.append(Door(title, links, f"gaitforge card {address}"))
+    return doors
+
+
+def _next_commands(run: RunFiles) -> dict[str, str]:
+    """Commands for the best learner -> what they do; none where its folder is gone."""
+    best = results.best_run(run.summary)
+    place = f"{_folder(run)}/train/{best}"
+    if not best or not (run.root / "train" / best).is_dir():
+        return {}
+    view = episode_pages()
+    commands = {}
+    if run.summary["cells"] and view and view.command:
+        commands[f"{view.command} {place}"] = "play its episodes in 3-D, on any terrain"
+    commands[f"gaitforge evaluate {place}"] = "measure it again, in other cells or conditions"
+    commands[f"gaitforge export {place} exports/{best}"] = "take it to a robot"
+    if run.dataset is None and len(run.summary["plan"].get("seeds", ())) == 1:
+        commands[f"gaitforge run {_folder(run)} --seeds 0-2"] = "tell differences from chance"
+    return commands
 
 
 def _card_table(card: Record) -> Record | None:
@@ -165,7 +259,7 @@ def _stages(run: RunFiles) -> list[tuple[str, str, float]]:
     rows = []
     for stage, seconds in run.stages.items() if len(run.stages) <= _MOST_STAGES else ():
         kind, _, policy = stage.partition(" ")
-        shown = f"{kind} {pages.policy(policy)}" if policy in pages.POLICY_NAMES else stage
+        shown = f"{kind} {pages.policy(policy)}" if kind in _OF_POLICIES else stage
         rows.append((shown, _STAGES.get(stage, _STAGES.get(kind, "")), seconds))
     return rows
 
@@ -253,7 +347,8 @@ def _randomisation_chart(draw: Record) -> Panel:
 def _modes_cut(run: RunFiles) -> Record | None:
     """The lowest modes of a window that a policy keeps; None without such a policy.
 
-    `n_modes` and `context_len` are those of the first training configuration that has both.
+    `n_modes` and `context_len` are those of the first training configuration that has both;
+    `frequencies` is how many a window of `context_len` real steps has.
     `highest_hz` is the highest mode that is kept, k = m - 1, at k / (n dt) (FCNet paper, Eq. 7),
     `edge_hz` half way from it to the first that is not.
     """
@@ -264,7 +359,8 @@ def _modes_cut(run: RunFiles) -> Record | None:
         context_len = leaves.get("context_len")
         if isinstance(n_modes, int) and isinstance(context_len, int):
             window_s = context_len * run.summary["sets"][0]["control_dt_s"]
-            cut = {"policy": training.policy, "n_modes": n_modes, "context_len": context_len}
+            cut = {"policy": training.policy, "n_modes": n_modes, "context_len": context_len,
+                   "frequencies": context_len // 2 + 1}  # fmt: skip
             hz = {"highest_hz": (n_modes - 1) / window_s, "edge_hz": (n_modes - 0.5) / window_s}
             return cut | hz
     return None
@@ -279,7 +375,7 @@ def _spectrum_chart(signal: Record, cut: Record | None) -> Panel:
     label = ""
     if cut is not None:
         edge_hz = cut["edge_hz"]
-        label = f"{cut['n_modes']} of {cut['context_len']} modes"
+        label = f"{cut['n_modes']} of {cut['frequencies']} frequencies"
         kept = sum(s for hz, s in zip(frequency_hz, share, strict=True) if hz <= edge_hz)
         note += f" Kept: {pages.fixed(100 * kept, 1)} % of the energy."
     return charts.spectrum(pages.words(signal["signal"]), frequency_hz, share, edge_hz, label, note)

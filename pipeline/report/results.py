@@ -1,13 +1,6 @@
-"""The results of an experiment as tables and charts, and the files of a run folder for a report.
+"""The results of an experiment as tables and charts, from its `summary.json` alone."""
 
-Tables and charts come from the experiment's `summary.json` alone.
-
-`read_run` reads and checks the files of a run folder.
-"""
-
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,10 +10,8 @@ from gaitforge.pipeline.report import charts
 from gaitforge.pipeline.report.charts import Panel
 from gaitforge.pipeline.report.pages import (
     DASH,
-    PICTURES,
     Record,
     count,
-    data_uri,
     fixed,
     policy,
     spread,
@@ -28,7 +19,6 @@ from gaitforge.pipeline.report.pages import (
 )
 from gaitforge.pipeline.terminal import duration
 
-# Results as tables and charts.
 SOURCE = "Tan et al. 2024 (FCNet), Table 2"
 PUBLISHED_LEARNERS = ("bc", "cql", "bear", "brac-v", "awr", "dt", "dt-retnet", "fcnet")
 PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
@@ -52,6 +42,9 @@ VERDICTS = (
     "of a one-sided permutation test over the seeds; at most 0.05 holds, at most 0.05 in the other "
     "direction does not, anything else cannot be told."
 )
+
+VERDICT_GROUPS = ("published", "set", "measure", "source", "the paper")
+"""Columns of `verdict_rows` that a statement's rows share."""
 
 
 def result_rows(record: Record) -> list[dict[str, str]]:
@@ -87,7 +80,7 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
         "published": published(result["task"], result["set"], result["learner"]),
         "return": spread(result["return"], 2 if legged else 0, result["return_ci95"]),
         "success": spread(result["success"], 3, result["success_ci95"]),
-        "survival": spread(result["survival"], 3),
+        "survival": spread(result["survival"], 3) if legged else DASH,
         **_own(result.get("measures", {})),
         "test MSE": spread(result["test_mse"], 5),
         "test / train": _over(result["test_mse"], result.get("train_mse", _NONE)),
@@ -150,7 +143,7 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
             "measure": words(verdict.get("measure", "")),
             "source": verdict["source"],
             "the paper": verdict["numbers"],
-            "here": " and ".join(fixed(mean) for mean in verdict["means"]),
+            "here": _compared(verdict),
             "by chance": _chance(verdict["chance"]),
             "verdict": verdict["verdict"],
         }
@@ -158,6 +151,71 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
     ]
     shown = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
     return [{name: row[name] for name in shown} for row in rows]
+
+
+def _compared(verdict: Record) -> str:
+    """Both numbers of a statement, with their names and unit."""
+    unit = verdict.get("unit", "")
+    pairs = zip((verdict["ahead"], verdict["behind"]), verdict["means"], strict=True)
+    return ", ".join(f"{policy(name)} {_measured(mean, unit)}" for name, mean in pairs)
+
+
+def _measured(mean: float, unit: str) -> str:
+    """A number with its unit, without a break between them."""
+    return f"{fixed(mean)}\u00a0{unit}" if unit else fixed(mean)
+
+
+def sources(plan: Record) -> str:
+    """The papers and figures that a plan's statements are from; "" without statements."""
+    return "; ".join(dict.fromkeys(said["source"] for said in plan.get("published", ())))
+
+
+def verdict_lines(record: Record) -> list[str]:
+    """A line per published statement under its source: the verdict here, both numbers, and p.
+
+    Of a statement that is told at several values, the line lists the values by verdict, and the
+    numbers are those at the last one. None without statements.
+    """
+    by_source: dict[str, dict[tuple[str, ...], list[Record]]] = {}
+    for verdict in record.get("verdicts", ()):
+        key = (
+            verdict["ahead"],
+            verdict["behind"],
+            verdict.get("set", ""),
+            verdict.get("measure", ""),
+        )
+        by_source.setdefault(verdict["source"], {}).setdefault(key, []).append(verdict)
+    lines = []
+    for source, statements in by_source.items():
+        lines += ["", f"{source}:", *map(_verdict_line, statements.values())]
+    return lines
+
+
+def _verdict_line(group: Sequence[Record]) -> str:
+    """What is told of a statement at all its values."""
+    last = group[-1]
+    said = f"{policy(last['ahead'])} ahead of {policy(last['behind'])}"
+    where = [words(last[name]) for name in ("set", "measure") if last.get(name)]
+    at = "" if last["value"] is None else f"at {last['value']:g} "
+    here = f"{at}{_compared(last)}, p {_chance(last['chance'])}"
+    return f"  {_told(group)}: {'; '.join([said, *where, here])}"
+
+
+def shown_verdicts(_: Path, record: Record) -> dict[str, Any]:
+    """What a command shows beside the table of a kind of plan: its verdicts."""
+    return {"lines": verdict_lines(record)}
+
+
+def _told(group: Sequence[Record]) -> str:
+    """The verdicts of a statement; of several values, those of each verdict."""
+    kinds = dict.fromkeys(verdict["verdict"] for verdict in group)
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    texts = []
+    for kind in kinds:
+        values = (v["value"] for v in group if v["verdict"] == kind)
+        texts.append(f"{kind} at {', '.join('-' if v is None else f'{v:g}' for v in values)}")
+    return ", ".join(texts)
 
 
 def _chance(value: float | None) -> str:
@@ -294,8 +352,9 @@ def _score_chart(record: Record, of: Record) -> Iterator[Panel]:
         rows = [
             (_label(result), result["score"]["mean"], result["score_ci95"]) for result in results
         ]
-        rows.insert(0, ("the data", of["score"], None))
-        yield charts.intervals(_title("Score", record, of), rows)
+        rows.insert(0, ("training data", of["score"], None))
+        note = "“Training data” is the mean score of the episodes that were learned from."
+        yield charts.intervals(_title("Score", record, of), rows, note)
 
 
 def _asked_chart(record: Record, of: Record) -> Iterator[Panel]:
@@ -388,202 +447,8 @@ def first_runs(record: Record) -> list[str]:
     return list(runs.values())[::-1]
 
 
-# The files of a run folder.
-EXPERT = "expert"
-PICTURE_INDEX = "pictures.json"
-EXPERT_CARD = Path("expert.json")
-WALL = Path("wall.json")
-
-_HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
-_CELL = "policy terrain skill level return success survival episodes"
-_KEYS = {
-    "summary.json": (
-        "name plan dataset collect sets expert runs results overall cells wall_s versions "
-        "git_revision command"
-    ),
-    "summary.json: runs": "run learner set score return success parameters train_s",
-    "summary.json: cells": _CELL,
-    "dataset.json": "control_dt_s groups levels randomisation episode_lengths spectra info",
-    "dataset.json: groups": "terrain skill episodes steps return success survival",
-    "dataset.json: levels": "level episodes",
-    "dataset.json: randomisation": "name unit edges counts",
-    "dataset.json: episode_lengths": "edges counts",
-    "dataset.json: spectra": "signal unit frequency_hz energy_share channels",
-    "plan.json": "experiment",
-    "pictures/pictures.json": "renderer sheets",
-    "pictures/pictures.json: sheets": (
-        "file policy caption skill terrain level command success succeeded episodes"
-    ),
-    "expert.json": "robot",
-}
-"""File, or file and field -> required keys of the file, or of each record in the field."""
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """One learned policy's training: its resolved configuration and its history, oldest first."""
-
-    policy: str
-    config: Record
-    history: tuple[Record, ...]
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """Contents of the files that a report is made from.
-
-    Attributes:
-        dataset: None for an experiment on existing stores.
-        training: policies that only drove, and each learner's runs if there is one set of episodes.
-        sheets: see `read_sheets`.
-        expert: the expert's card; empty without one.
-        stages: seconds of each stage; empty if they were not kept.
-        paths: the files, relative to `root`.
-    """
-
-    root: Path
-    summary: Record
-    dataset: Record | None
-    training: tuple[TrainingRun, ...]
-    sheets: list[Record]
-    expert: Record
-    stages: Mapping[str, float]
-    paths: tuple[Path, ...]
-
-
-def read_run(run_dir: Path) -> RunFiles:
-    """Read and check a run folder's files.
-
-    Raises:
-        ValueError: a file is missing, is not JSON, or lacks a field; the line names both.
-    """
-    if not run_dir.is_dir():
-        raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
-    paths = [Path("summary.json"), Path("plan.json")]
-    summary, _ = (_read_object(run_dir, path) for path in paths)
-    dataset = None
-    if summary["dataset"] is not None:
-        paths.append(Path("dataset.json"))
-        dataset = _read_object(run_dir, paths[-1])
-    stages = _read_stages(run_dir)
-    trained = [stage.removeprefix("train ") for stage in stages if stage.startswith("train ")]
-    runs = [run["run"] for run in summary["runs"]]
-    only_drove = [name for name in trained if name not in runs]
-    learned = [name for name in only_drove if (run_dir / _training_files(name)[0]).is_file()]
-    learned += runs if len(summary["sets"]) == 1 else []
-    training = tuple(_read_training(run_dir, policy) for policy in learned)
-    for name in learned:
-        paths += _training_files(name)
-    sheets, drawn = read_sheets(run_dir)
-    cards = [EXPERT_CARD] if (run_dir / EXPERT_CARD).is_file() else []
-    expert = _read_object(run_dir, EXPERT_CARD) if cards else {}
-    cells = expert.get("evaluation", {}).get("cells", [])
-    _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
-    paths += [*drawn[:1], *cards, *drawn[1:], *([WALL] if stages else [])]
-    return RunFiles(run_dir, summary, dataset, training, sheets, expert, stages, tuple(paths))
-
-
-def _read_stages(run_dir: Path) -> dict[str, float]:
-    """Seconds by stage, over all runs of an interrupted one; empty without the file."""
-    seconds: dict[str, float] = {}
-    if not (run_dir / WALL).is_file():
-        return seconds
-    entries = _parse(_read_text(run_dir, WALL), str(WALL), list)
-    _check_records(entries, "stage seconds", str(WALL))
-    for entry in entries:
-        seconds[entry["stage"]] = seconds.get(entry["stage"], 0.0) + entry["seconds"]
-    return seconds
-
-
-def read_sheets(folder: Path) -> tuple[list[Record], list[Path]]:
-    """Contact sheets with `uri`, their data, and `alt`, what they show; the files, the index first.
-
-    Both are empty where nothing was drawn.
-
-    Raises:
-        ValueError: a picture is missing, or the index is malformed.
-    """
-    index = PICTURES / PICTURE_INDEX
-    if not (folder / index).is_file():
-        return [], []
-    sheets = []
-    files = [index]
-    for sheet in _read_object(folder, index)["sheets"]:
-        file = PICTURES / sheet["file"]
-        if file.name != sheet["file"]:
-            raise ValueError(f"{index}: '{sheet['file']}' is not the name of a file beside it")
-        if not (folder / file).is_file():
-            raise ValueError(f"the report needs {file}, which {folder} does not have")
-        alt = (
-            f"{sheet['skill']} on {sheet['terrain']}, level {sheet['level']}: {sheet['command']}; "
-            f"{'success' if sheet['success'] else 'no success'}, "
-            f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
-        )
-        sheets.append({**sheet, "uri": data_uri(folder / file), "alt": alt})
-        files.append(file)
-    return sheets, files
-
-
-def _training_files(policy: str) -> list[Path]:
-    return [Path("train", policy, name) for name in ("history.jsonl", "config.json")]
-
-
-def _read_training(run_dir: Path, policy: str) -> TrainingRun:
-    path, config = _training_files(policy)
-    lines = _read_text(run_dir, path).splitlines()
-    history = tuple(
-        _parse(line, f"{path} line {number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    )
-    if not history:
-        raise ValueError(f"{path} in {run_dir} is empty; it needs one JSON object a line")
-    _check_records(history, _HISTORY, str(path))
-    return TrainingRun(policy, _read_object(run_dir, config), history)
-
-
-def _read_text(run_dir: Path, path: Path) -> str:
-    try:
-        return (run_dir / path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(
-            f"the report needs {path}, which {run_dir} does not have; it is of experiments, as "
-            "run, demo and compare make them"
-        ) from None
-
-
-def _read_object(run_dir: Path, path: Path) -> Record:
-    """A JSON object with checked keys, also in the records of its fields."""
-    record = _parse(_read_text(run_dir, path), str(path))
-    for name, keys in _KEYS.items():
-        file, _, field = name.partition(": ")
-        if file == path.as_posix():
-            _check_records(_records(record[field]) if field else [record], keys, name)
-    return record
-
-
-def _records(value: Any) -> Iterable[Record]:
-    """The records in a field: a list, a record by name, or one record."""
-    if isinstance(value, list):
-        return value
-    return value.values() if all(isinstance(item, Mapping) for item in value.values()) else [value]
-
-
-def _parse(text: str, where: str, kind: type = dict) -> Any:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON: {error}") from None
-    if not isinstance(value, kind):
-        expected = {dict: "object", list: "list"}[kind]
-        raise ValueError(f"{where} must be a JSON {expected}, not a {type(value).__name__}")
-    return value
-
-
-def _check_records(records: Iterable[Record], keys: str, where: str) -> None:
-    """Raise a ValueError that names the first field that a record lacks."""
-    required = keys.split()
-    for record in records:
-        missing = [key for key in required if key not in record]
-        if missing:
-            raise ValueError(f"{where} lacks {missing[0]!r}; it needs {', '.join(required)}")
+def best_run(record: Record) -> str:
+    """The first run of the learner of the highest mean score; "" without one."""
+    scored = [result for result in record["results"] if result["score"]["mean"] is not None]
+    best = max(scored, key=lambda result: result["score"]["mean"], default=None)
+    return best["runs"][0] if best else ""

@@ -246,6 +246,7 @@ class ServePlan:
         new_every_day: use the day as the seed.
         preset, threads, settings: defaults of the collection.
         slurm: settings of all Slurm jobs that runs ask for, see `flows/runners/prefect_stages.py`.
+        collecting: fields of `SlurmForm` for the collections; empty for this machine.
         host, port, expose: the server to start if PREFECT_API_URL names none.
     """
 
@@ -257,6 +258,7 @@ class ServePlan:
     threads: int | None
     settings: list[str]
     slurm: Mapping[str, object]
+    collecting: Mapping[str, object]
     host: str
     port: int
     expose: bool
@@ -293,7 +295,9 @@ def serve_flows(
         print(f"serving {', '.join(f'{name}/{NAME}' for name in flows)}")
         if schedule is not None:
             into = collecting["store"]
-            print(f"collect/{NAME} runs at '{schedule.cron}' ({schedule.timezone}) into {into}")
+            by = " by Slurm jobs" if plan.collecting else ""
+            when = f"'{schedule.cron}' ({schedule.timezone})"
+            print(f"collect/{NAME} runs at {when} into {into}{by}")
         print("Ctrl-C stops all of it", flush=True)
         serve_deployments(*deployments, print_starting_message=False)
 
@@ -303,6 +307,8 @@ def _collecting(plan: ServePlan) -> dict[str, object]:
     values: dict[str, object] = fields_of(plan, "preset", "threads", "settings", "new_every_day")
     if plan.threads is None:
         del values["threads"]
+    if plan.collecting:
+        values["slurm"] = dict(plan.collecting)
     collection = legged_plan(plan.preset, {"threads": plan.threads or 0}, plan.settings)  # raises
     if plan.new_every_day and collection.grid.seed != legged_plan(plan.preset).grid.seed:
         raise ValueError("with --new-every-day the day is the seed: drop --set grid.seed")

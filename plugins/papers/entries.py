@@ -9,7 +9,12 @@ _PRESETS = f"{_HERE}.presets"
 
 def _kind(module: str, plan: str) -> PlanKind:
     page = f"{_HERE}.{module}_page"
-    return PlanKind(f"{_HERE}.{module}:{plan}", f"{page}:write_page", f"{page}:summary_rows")
+    return PlanKind(
+        f"{_HERE}.{module}:{plan}",
+        page=f"{page}:write_page",
+        rows=f"{page}:summary_rows",
+        beside="gaitforge.pipeline.report.results:shown_verdicts",
+    )
 
 
 MEASUREMENT = _kind("measurements", "MeasurementPlan")
@@ -30,7 +35,7 @@ FCNET_CONTEXT = Preset(
     f"{_PRESETS}:fcnet_context", "FCNet's Figure 9: over the context", 0.9, full=True
 )
 BOT_MASKS = Preset(f"{_PRESETS}:bot_masks", "BoT's Figure 9a: masks, tokenizers and positions", 0.9)
-ADROIT = Preset(f"{_PRESETS}:adroit", "FCNet's Table 3: the Adroit hand's sets", 1.2, full=True)
+ADROIT = Preset(f"{_PRESETS}:adroit", "FCNet's Table 3: the Adroit hand's sets", 1.1, full=True)
 ADROIT_DEMONSTRATIONS = Preset(
     f"{_PRESETS}:adroit_demonstrations",
     "BoT's Figure 9c: over the number of demonstrations",
@@ -64,7 +69,7 @@ FCNET_SPECTRA = Preset(
 FCNET_LATENCY = Preset(
     f"{_PRESETS}:fcnet_latency",
     "FCNet's Figure 6 and Table 1: control and training steps",
-    0.06,
+    0.05,
     full=True,
 )
 BOT_ATTENTION = Preset(

@@ -51,6 +51,7 @@ class MeasurementPlan(StagedPlan):
         threads: of PyTorch.
         published: a paper's statements about candidates, told at every point that has both; a
             repeat counts as a seed.
+        title: of the page: the paper, and its figure or table.
     """
 
     kind: ClassVar[str] = "measurement"
@@ -60,6 +61,7 @@ class MeasurementPlan(StagedPlan):
     repeats: int = 7
     threads: int = 1
     published: tuple[Published, ...] = ()
+    title: str = ""
 
     def __post_init__(self) -> None:
         if not self.measures:
@@ -151,7 +153,7 @@ class MeasurementPlan(StagedPlan):
         less = self.measure(first["measure"]).less_is_better
         title = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
         told = verdicts(self.published, runs, "figure", less_is_better=less)
-        return [{"set": title, **row} for row in told]
+        return [{"set": title, "unit": first["unit"], **row} for row in told]
 
 
 def _title(name: str, point: Point) -> str:

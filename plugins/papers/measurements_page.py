@@ -10,7 +10,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.charts import Curve, Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interval, write_sections
-from gaitforge.pipeline.report.results import VERDICTS, verdict_rows
+from gaitforge.pipeline.report.results import VERDICT_GROUPS, VERDICTS, sources, verdict_rows
 
 _REPEATS = VERDICTS.replace("seeds", "repeats")
 _SHORT = (
@@ -19,6 +19,7 @@ _SHORT = (
 )
 _COUNTED = "operations"
 """A fact of candidates that is drawn beside their figures."""
+_FACT_NAMES = {"modes": "frequencies", "of modes": "of frequencies"}
 
 
 def write_page(out: Path, reporter: Reporter) -> Path:
@@ -27,14 +28,20 @@ def write_page(out: Path, reporter: Reporter) -> Path:
     page = out / "report.html"
     shown = []
     if rows := verdict_rows(summary):
-        shown.append(Section("In short", _SHORT, _short(summary)))
-        shown.append(Section("Published", _REPEATS, rows))
+        shown.append(Section("In short", _SHORT, _short(summary), ("published",)))
+        shown.append(Section("Published", _REPEATS, rows, VERDICT_GROUPS))
     for group in grouped_by(summary["rows"], ("measure",)):
         text = "Medians over the repeats, in brackets their quartiles."
         panels = [*_spectra(group), *_curves(group)]
-        shown.append(Section(group[0]["title"], text, _rows(group), panels))
-    write_sections(page, "Measurements", _abstract(summary), shown)
+        groups = ("axis", "value")
+        shown.append(Section(group[0]["title"], text, _rows(group), groups, panels))
+    write_sections(page, page_title(summary["plan"], "Measurements"), _abstract(summary), shown)
     return page
+
+
+def page_title(plan: Record, otherwise: str) -> str:
+    """The title of a plan's page; of an older plan the figures that its statements are from."""
+    return plan.get("title") or sources(plan) or otherwise
 
 
 def _short(summary: Record) -> list[dict[str, str]]:
@@ -47,7 +54,10 @@ def _short(summary: Record) -> list[dict[str, str]]:
             kind: ", ".join(_value(row) or "yes" for row in group if row["verdict"] == kind)
             for kind in (HOLDS, OPEN, FAILS)
         }
-        names = {"published": f"{first['ahead']} ahead of {first['behind']}", "of": first["set"]}
+        names = {
+            "published": f"{first['ahead']} ahead of {first['behind']}",
+            "measure": first["set"],
+        }
         ends = [min(ratios), max(ratios)]
         ratio = interval(ends, 1) if len(group) > 1 else fixed(ends[0], 1)
         rows.append({**names, **places, "ratio": ratio})
@@ -87,9 +97,9 @@ def _rows(group: Sequence[Record]) -> list[dict[str, str]]:
         {
             "axis": pages.words(row["axis"]),
             "value": _value(row),
-            "of": row["series"],
+            "candidate": row["series"],
             row["unit"]: f"{_number(row['median'])} ({_spread(row)})",
-            **{name: _fact(row["facts"].get(name)) for name in facts},
+            **{_fact_name(name): _fact(row["facts"].get(name)) for name in facts},
         }
         for row in group
     ]
@@ -110,6 +120,11 @@ def _number(value: float) -> str:
 def _digits(value: float) -> int:
     """So many that three digits of the number can be seen."""
     return 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+
+
+def _fact_name(name: str) -> str:
+    """A fact's name on the page."""
+    return _FACT_NAMES.get(name, name)
 
 
 def _fact(value: object) -> str:
@@ -150,5 +165,5 @@ def _spectra(group: Sequence[Record]) -> Iterator[Panel]:
             cut = last + spectrum["frequency_hz"][1] / 2
             title = f"{pages.words(row['axis'])}, n = {_value(row)}"
             shares = spectrum["frequency_hz"], spectrum["energy_share"]
-            label = f"the {row['facts']['modes']} lowest"
+            label = f"{row['facts']['modes']} of {row['facts']['of modes']} frequencies"
             yield charts.spectrum(title, *shares, cut_hz=cut, cut_label=label, note="")

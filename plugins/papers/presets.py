@@ -79,6 +79,7 @@ def bot_rl(full: bool = False) -> ReinforcementPlan:
             *statements("bot-mix", {"bot-mix-random": ""}, "BoT, Figure 10"),
             *statements("bot-mix", {"bot-shared": ""}, "BoT, Figure 11"),
         ),
+        title="Body Transformer (BoT), Figures 5, 10 and 11: networks trained by PPO",
     )
 
 
@@ -357,7 +358,12 @@ _SPARSE = "up to 206 % faster at 128 nodes; faster from a sparsity of about 0.6"
 def fcnet_spectra(stores: tuple[str, ...] = ()) -> MeasurementPlan:
     """FCNet's Figure 1: two synthetic motions, and what given stores hold."""
     published = (Published(LOWEST, OTHERS, "FCNet, Figure 1", _FIGURE_1),)
-    return MeasurementPlan({"spectra": {}}, stores, published=published)
+    return MeasurementPlan(
+        {"spectra": {}},
+        stores,
+        published=published,
+        title="FCNet, Figure 1: energy by frequency",
+    )
 
 
 def fcnet_latency(full: bool = False) -> MeasurementPlan:
@@ -381,6 +387,7 @@ def fcnet_latency(full: bool = False) -> MeasurementPlan:
               for runtime in RUNTIMES),
             Published(fcnet, baseline, "FCNet, Table 1", _TABLE_1),
         ),
+        title="FCNet, Figure 6 and Table 1: control and training steps",
     )  # fmt: skip
 
 
@@ -392,4 +399,5 @@ def bot_attention(full: bool = False) -> MeasurementPlan:
             Published(NUMPY_MASKED, NUMPY_DENSE, _BOT, _SPARSE),
             Published(COMPILED, TORCH_DENSE, f"{_BOT}, our networks"),
         ),
+        title="Body Transformer (BoT), Figures 6 and 13: masked attention",
     )

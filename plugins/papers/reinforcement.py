@@ -60,6 +60,7 @@ class ReinforcementPlan(StagedPlan):
         evaluate: name of a task -> settings of its evaluation, of held-out episodes.
         seeds: of the trainings, a run each.
         published: a paper's statements, which the returns on every task are held against.
+        title: of the page: the paper, and its figures.
     """
 
     kind: ClassVar[str] = "reinforcement"
@@ -69,6 +70,7 @@ class ReinforcementPlan(StagedPlan):
     evaluate: Mapping[str, Settings]
     seeds: tuple[int, ...] = (0, 1, 2)
     published: tuple[Published, ...] = ()
+    title: str = ""
 
     def __post_init__(self) -> None:
         if not self.learners or not self.tasks:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gaitforge.flows.experiments.experiment_stages import page_address
+from gaitforge.flows.experiments.page_files import page_address
 from gaitforge.flows.experiments.summary import SUMMARY
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record
@@ -11,8 +11,9 @@ from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.added_pages import write_evaluation_pages
 from gaitforge.pipeline.report.charts import Curve, Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, count, fixed, write_sections
-from gaitforge.pipeline.report.results import VERDICTS, verdict_rows
+from gaitforge.pipeline.report.results import VERDICT_GROUPS, VERDICTS, verdict_rows
 from gaitforge.pipeline.terminal import duration
+from gaitforge.plugins.papers.measurements_page import page_title
 
 _PLAYED = "The worst, the median and the best episode of each task's best run, to play."
 
@@ -36,8 +37,9 @@ def write_page(out: Path, reporter: Reporter) -> Path:
             "the mean return is higher than the first network's on that task; of the first: its "
             "share of that return, a dash where that is not above 0.",
             summary_rows(summary),
+            groups=("task",),
         ),
-        *([Section("Published", VERDICTS, rows)] if (rows := verdict_rows(summary)) else []),
+        *_published(summary),
         Section(
             "Learning curves",
             "Mean return of the training's own episodes, with exploration and curriculum; thin "
@@ -53,8 +55,15 @@ def write_page(out: Path, reporter: Reporter) -> Path:
         f"{len(learners)} networks trained by PPO on {', '.join(tasks)}, {len(summary['runs'])} "
         "runs in all; actor and critic have the same settings."
     )
-    write_sections(page, "Reinforcement learning", abstract, tables)
+    title = page_title(summary["plan"], "Reinforcement learning")
+    write_sections(page, title, abstract, tables)
     return page
+
+
+def _published(summary: Record) -> list[Section]:
+    """The section of the paper's statements; none without any."""
+    rows = verdict_rows(summary)
+    return [Section("Published", VERDICTS, rows, VERDICT_GROUPS)] if rows else []
 
 
 def best_runs(summary: Record) -> dict[str, str]:

@@ -40,9 +40,10 @@ def write_page(out: Path, reporter: Reporter) -> Path:
             "around it.",
             charts=list(_charts(rows)),
         ),
-        Section("All conditions", rows=summary_rows(summary)),
+        Section("All conditions", rows=summary_rows(summary), groups=("condition",)),
     ]
-    write_sections(page, "Robustness", _abstract(rows), shown)
+    title = "Robustness: trained policies under other conditions"
+    write_sections(page, title, _abstract(rows), shown)
     return page
 
 

@@ -15,4 +15,5 @@ EXPLORER = CardPage("explorer.html", "Explorer", f"{_HERE}.explorer:explorer_of"
 EPISODES = EpisodePages(
     stored=f"{_HERE}.run_pages:write_stored_page",
     evaluated=f"{_HERE}.run_pages:write_evaluation_pages",
+    command="gaitforge view",
 )

@@ -10,9 +10,10 @@ from pathlib import Path
 from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.common.files import sha256_file
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.experiment_stages import page_of
+from gaitforge.flows.experiments.page_files import page_of
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record, write_file, write_record
+from gaitforge.pipeline.report.pages import policy
 from gaitforge.plugins.player.episodes import (
     NothingToShow,
     default_robot,
@@ -64,7 +65,7 @@ def write_evaluation_pages(
         page = page_of(run_dir, name)
         if read_record(page.with_suffix(".json")) == key and page.is_file():
             continue
-        title = f"{name}: episodes of its evaluation"
+        title = f"{policy(name)}: episodes of its evaluation"
         try:
             show = evaluation_show(evaluation, reporter)
             if ghosts and name != _EXPERT and show.robot.name == default_robot():

@@ -106,6 +106,15 @@ def test_processes_exclude_each_other_with_and_without_flock(
         assert text.count("are its locks") == (how != "works"), "said once"
 
 
+def test_a_group_can_take_the_locks_of_its_members(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with exclusive_lock(tmp_path / "work.lock"):
+            assert (tmp_path / "work.lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.slow
 def test_one_of_many_that_come_at_once_gets_a_lock(tmp_path: Path) -> None:
     """None may give way to another that gives way as well."""

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claim
-from gaitforge.flows.experiments.experiment_stages import card_of
+from gaitforge.flows.experiments.page_files import card_of
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import read_record

@@ -21,6 +21,7 @@ from gaitforge.flows.records.records import digest, read_record, to_tree, write_
 from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.report.experiment import stages_of, write_experiment_report
 from gaitforge.pipeline.report.report import write_report
+from gaitforge.pipeline.report.results import best_run
 from tests.flows.making import (
     DEMO,
     LEAN,
@@ -173,7 +174,11 @@ def test_learners_are_drawn_with_a_typical_episode_and_a_typical_failure(
     with unplotted():
         page = write_experiment_report(out, Silent()).read_text()
     index = out / "pictures" / "pictures.json"
-    sheets = {sheet["file"]: sheet for sheet in json.loads(index.read_text())["sheets"]}
+    record = json.loads(index.read_text())
+    best = best_run(json.loads((out / "summary.json").read_text()))
+    assert (record["film"]["policy"], record["film"]["skill"]) == (best, "run"), "it moves"
+    assert 'src="data:image/webp;base64,' in page[: page.index("<main>")]
+    sheets = {sheet["file"]: sheet for sheet in record["sheets"]}
     drawn = {"stand.png", "run.png"}
     for name in POLICIES - {"expert"}:
         measured = json.loads((out / "evaluate" / f"{name}.json").read_text())

@@ -55,6 +55,7 @@ from gaitforge.datasets.formats.sources import (
 )
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.s3 import Bucket, is_bucket_url, local_folder, push_store
 
@@ -164,6 +165,7 @@ def import_source(
     begin: Begin = no_progress,
     workers: int = WORKERS,
     drop_nan: bool = False,
+    described: Callable[[Schema], Schema] | None = None,
 ) -> Report:
     """Import a source of another project's format into a store; repeating it changes nothing.
 
@@ -176,6 +178,7 @@ def import_source(
         workers: threads that read and write parts; each holds a few times `sources.PART_BYTES`.
         drop_nan: leave out episodes with NaN or infinity, which are refused otherwise. The report's
             notes name them.
+        described: gives a schema with the robot that the source does not name, or DatasetError.
 
     Raises:
         DatasetError: an unknown format or option, packages that are not installed, a source or
@@ -186,7 +189,7 @@ def import_source(
     cls = importer_class(name)
     if "://" in str(source):
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
-    importer = _opened(name, cls, str(source), options_of(cls.Options, options))
+    importer = _opened(name, cls, str(source), options_of(cls.Options, options), described)
     with closing(importer):
         check_inside(Path(source), importer.files if Path(source).is_dir() else ())
         # A link stays a link: the store appears at its target.
@@ -209,24 +212,71 @@ def import_source(
         else:
             remove_leftovers(address, work.origin)
             advance(steps)
-            manifests = [target.catalog().manifests[part_id] for part_id in work.part_ids]
-            episodes = sum(manifest.episodes for manifest in manifests)
-            steps = sum(manifest.steps for manifest in manifests)
+            episodes, steps = _stored_counts(target, work.part_ids)
         save_selections(address, importer.selections)
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
 
 
-def _opened(name: str, cls: type[Importer], source: str, options: Any) -> Importer:
+class _Described(Importer):
+    """A source whose robot, and attributes of the schema, are not in its files."""
+
+    def __init__(self, importer: Importer, schema: Schema) -> None:
+        self._importer = importer
+        self.schema = schema
+        self.identity = importer.identity + schema.hash[:16]
+        self.files = importer.files
+        self.parts = importer.parts
+        self.carried = importer.carried
+        self.metadata = importer.metadata
+        self.selections = importer.selections
+        self.statistics = importer.statistics
+
+    def close(self) -> None:
+        """See `Importer`."""
+        self._importer.close()
+
+    def read_part(self, part: Span) -> PartInput:
+        """See `Importer`."""
+        read = self._importer.read_part(part)
+        rows = read.episodes
+        names = [self.schema.robot] * len(part.lengths)
+        if isinstance(rows, pa.Table):
+            index = rows.schema.get_field_index("robot")
+            return replace(read, episodes=rows.set_column(index, "robot", pa.array(names)))
+        return replace(read, episodes={**rows, "robot": names})
+
+
+def _stored_counts(store: Store, part_ids: Iterable[str]) -> tuple[int, int]:
+    """Episodes and steps of some parts of a store."""
+    manifests = [store.catalog().manifests[part_id] for part_id in part_ids]
+    episodes = sum(manifest.episodes for manifest in manifests)
+    return episodes, sum(manifest.steps for manifest in manifests)
+
+
+def _opened(
+    name: str,
+    cls: type[Importer],
+    source: str,
+    options: Any,
+    described: Callable[[Schema], Schema] | None,
+) -> Importer:
     """The reader of a source; a refusal names the format that the source seems to be of."""
     try:
-        return cls(source, options)
+        importer = cls(source, options)
     except DatasetError as error:
         formats = recognised_as(source)
         if not formats or name in formats:
             raise
         raise DatasetError(f"{error}; it seems to be of the format {listed(formats)}") from error
+    if described is None:
+        return importer
+    try:
+        return _Described(importer, described(importer.schema))
+    except DatasetError:
+        importer.close()
+        raise
 
 
 def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | None:

@@ -1,21 +1,12 @@
-"""Stages as Slurm jobs that wait for each other, and commands as jobs.
-
-A stage that collects is an array over its parts where these can be named already; any other stage
-is one job, which runs the command line that does it. A failed job's successors are cancelled;
-submitting again submits what is neither done nor in a live job.
-"""
+"""Stages as Slurm jobs that wait for each other: their jobs and states, to follow and to cancel."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from gaitforge.common.errors import amount, listed
-from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.runners.slurm import jobs
-from gaitforge.flows.runners.slurm.commands import TooManyJobs, has_slurm, jobs_left, limits
-from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
-from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings
+from gaitforge.flows.runners.slurm.commands import has_slurm
 from gaitforge.flows.stages.stage import CollectionStage, CommandStage, Stage
 from gaitforge.flows.stages.status import TrainingStatus, has_begun, status
 
@@ -39,255 +30,87 @@ class StageState:
     state: str
     job: jobs.Job | None = None
 
-
-def run_command_on_slurm(
-    words: Sequence[str],
-    name: str,
-    out: Path,
-    settings: SlurmSettings,
-    after: Sequence[str] = (),
-    stages: Sequence[str] = (),
-) -> jobs.Job | str:
-    """Submit a command line of gaitforge; returns the job, or with `dry_run` its script.
-
-    Args:
-        name: of the work; out: folder of its results; the job's folder lies in its `jobs`.
-        after: ids of the jobs that must succeed first; stages: that it does, if several.
-
-    Raises:
-        ValueError: no Slurm, or its reason to refuse; nothing is left behind.
-    """
-    work = JobWork(f"gaitforge-{name.replace(' ', '-')}", 1, False, False, TRAIN_REQUEUES)
-    folder = out.absolute() / "jobs"
-    target = str(out.absolute())
-    draft = jobs.Job(
-        folder, "", name, target, 0.0, settings.partition, (), ((),), stages=tuple(stages)
-    )
-    return submit_work(draft, {jobs.WORDS: list(words)}, work, settings, after=after)
+    @property
+    def job_id(self) -> str:
+        """The id of its job, or of its task of an array as ID_TASK; empty without one."""
+        task = None if self.job is None else self.job.task_of(self.stage.name)
+        number = "" if self.job is None else self.job.id
+        return number if task is None else f"{number}_{task}"
 
 
-def submit_stages(
-    out: Path,
-    stages: Sequence[Stage],
-    words: Sequence[str],
-    settings: SlurmSettings,
-    reporter: Reporter | None = None,
-    only: Stage | None = None,
-) -> list[jobs.Job | str]:
-    """Submit what is neither done nor in a live job, each stage after those that it needs.
-
-    Args:
-        words: the command line of the stages; of several, it does one with `--stage NAME`.
-        only: the one of them to submit; None for all.
-
-    Returns:
-        The new jobs, or with `dry_run` their scripts.
-
-    Raises:
-        ValueError: no Slurm, or its reason to refuse; then no new job is left. Or `only` needs a
-            stage that is neither done nor in a live job.
-    """
-    _check_request(stages if only is None else (only,), settings)
-    reporter = reporter or Silent()
-    submission = _Submission(out, stages, words, settings, reporter, only)
-    if settings.dry_run:
-        return submission.submit(None)
-    room = jobs_left(limits())
-    reason = ""
-    for _ in range(2):
-        try:
-            return submission.submit(room)
-        except TooManyJobs as error:
-            # A limit that only sbatch's refusal tells: as many as it took.
-            room = submission.taken
-            reason = str(error)
-            if room == 0:
-                break
-    raise ValueError(
-        f"{reason}; the cluster takes no more jobs of yours now, none of this command is left: "
-        "submit again once some have ended, or give a smaller --size, or larger --parts-per-task"
-    )
+def _jobs_by_stage(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
+    """The jobs of every stage, oldest first: those that do it, and arrays of its parts."""
+    here = _jobs_in(out / "jobs")
+    by_stage: dict[str, list[jobs.Job]] = {}
+    for stage in stages:
+        name = stage.name
+        by_stage[name] = [
+            job
+            for job in here
+            if job.kind == name or name in job.stages or job.task_of(name) is not None
+        ]
+        if isinstance(stage, CollectionStage):
+            both = [*by_stage[name], *_arrays_of_parts(stage)]
+            by_stage[name] = sorted(both, key=lambda job: job.submitted)
+    return by_stage
 
 
-REST = "remaining stages"
-"""Kind of a job that does several stages."""
-
-
-@dataclass
-class _Submission:
-    """One call of `submit_stages`; `taken`: jobs and tasks that sbatch took in the last try."""
-
-    out: Path
-    stages: Sequence[Stage]
-    words: Sequence[str]
-    settings: SlurmSettings
-    reporter: Reporter
-    only: Stage | None = None
-    taken: int = 0
-
-    def submit(self, room: int | None) -> list[jobs.Job | str]:
-        """Submit all; with `room`, in at most so many jobs and tasks. Else none is left."""
-        all_new: list[jobs.Job | str] = []
-        self.taken = 0
-        try:
-            self._submit(room, all_new)
-        except BaseException:
-            for job in all_new:
-                if isinstance(job, jobs.Job):
-                    self.taken += len(job.tasks)
-                    jobs.cancel_job(job)
-            raise
-        return all_new
-
-    def _submit(self, room: int | None, all_new: list[jobs.Job | str]) -> None:
-        ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
-        live_by_stage = {} if self.settings.dry_run else live_jobs(self.out, self.stages)
-        left = [stage for stage in self.stages if not stage.is_done(self.out)]
-        wanted = (
-            left if self.only is None else [stage for stage in left if stage.name == self.only.name]
-        )
-        open_stages = [stage for stage in wanted if not live_by_stage.get(stage.name)]
-        array_tasks = _array_share(open_stages, left, room)
-        for stage in left:
-            live = live_by_stage.get(stage.name, [])
-            if stage not in wanted:
-                ids[stage.name] = [job.id for job in live]
-                continue
-            if self.only is not None and not self.settings.dry_run:
-                _check_needed(stage, ids)
-            waits = not ids.keys().isdisjoint(stage.after)
-            after = sorted({number for name in stage.after for number in ids.get(name, ())})
-            waiting = open_stages[open_stages.index(stage) :] if stage in open_stages else []
-            used = sum(len(job.tasks) for job in all_new if isinstance(job, jobs.Job))
-            if room is not None and len(waiting) > 1 and room - used <= 1:
-                job_ids = sorted({number for group in ids.values() for number in group})
-                all_new.append(self._rest(waiting, job_ids))
-                return
-            if isinstance(stage, CollectionStage) and not waits:
-                settings = replace(self.settings, max_tasks=array_tasks)
-                new = _array(stage, live, settings, self.reporter)
-            elif live:
-                new = []
-            else:
-                several = len(self.stages) > 1
-                line = [*self.words, "--stage", stage.name] if several else self.words
-                mine = _resources(stage, self.settings)
-                new = [run_command_on_slurm(line, stage.name, self.out, mine, after)]
-            all_new += new
-            ids[stage.name] = [job.id for job in [*live, *new] if isinstance(job, jobs.Job)]
-
-    def _rest(self, waiting: Sequence[Stage], after: Sequence[str]) -> jobs.Job | str:
-        """One job for stages that do not fit, after all others; it does what is then left."""
-        settings = self.settings
-        if any(stage.trains for stage in waiting) and settings.nodes * max(1, settings.gpus) > 1:
-            raise TooManyJobs(
-                f"{amount(len(waiting), 'stage')} would have to share one job, which trainings of "
-                "several processes cannot"
-            )
-        gpus = max(_resources(stage, settings).gpus for stage in waiting)
-        on_one_node = replace(settings, nodes=1, gpus=gpus)
-        names = tuple(stage.name for stage in waiting)
-        self.reporter.say(f"the cluster takes no more jobs: one does {listed(names)}")
-        return run_command_on_slurm(self.words, REST, self.out, on_one_node, after, names)
-
-
-def _array_share(stages: Sequence[Stage], left: Sequence[Stage], room: int | None) -> int:
-    """Most tasks of each array, so that the other stages find room, too; 0 for any number.
-
-    Args:
-        left: the stages that are not done; one that waits for none of them can be an array.
-    """
-    names = {stage.name for stage in left}
-    arrays = sum(
-        isinstance(stage, CollectionStage) and names.isdisjoint(stage.after) for stage in stages
-    )
-    if room is None or not arrays:
-        return 0
-    reserved = min(len(stages) - arrays, max(1, room // 2))
-    return max(1, (room - reserved) // arrays)
-
-
-def _check_needed(stage: Stage, live: Mapping[str, Sequence[str]]) -> None:
-    """Raise ValueError if a stage needs one that no job will do.
-
-    Args:
-        live: name of each stage that is not done -> its live jobs.
-    """
-    for name in stage.after:
-        if name in live and not live[name]:
-            raise ValueError(f"{stage.name} needs {name}, which is neither done nor in a live job")
-
-
-def _resources(stage: Stage, settings: SlurmSettings) -> SlurmSettings:
-    """Resources of a stage: all for processes of torchrun, else one node and at most one GPU."""
-    if stage.trains:
-        return settings
-    return replace(settings, nodes=1, gpus=min(settings.gpus, 0 if stage.device == "cpu" else 1))
-
-
-def _check_request(stages: Sequence[Stage], settings: SlurmSettings) -> None:
-    """Raise ValueError if a request asks for what none of the stages can use."""
-    shared = any(stage.trains for stage in stages)
-    if settings.nodes > 1 and not shared:
-        raise ValueError("only a learner's training uses several nodes: nodes 1")
-    if settings.gpus and not (shared or any(stage.device != "cpu" for stage in stages)):
-        raise ValueError(
-            "only a training with device=cuda, or a simulator on a GPU, uses GPUs: gpus 0"
-        )
-    arrays = settings.max_parallel or settings.parts_per_task
-    if arrays and not any(isinstance(stage, CollectionStage) for stage in stages):
-        raise ValueError("only a collection is an array: no --max-parallel or --parts-per-task")
-
-
-def _array(
-    stage: CollectionStage, live: Sequence[jobs.Job], settings: SlurmSettings, reporter: Reporter
-) -> list[jobs.Job | str]:
-    """An array over the parts of a stage that no live job makes."""
-    if not all(job.is_array for job in live):
-        return []  # one job makes all of them
-    plan = stage.collection()
-    one_node = replace(settings, nodes=1, gpus=min(settings.gpus, plan.processor == "cuda"))
-    job = run_slurm(plan, stage.place, reporter, stage.parts, one_node)
-    return [] if isinstance(job, list) else [job]
-
-
-def _jobs_of(out: Path, stage: Stage) -> list[jobs.Job]:
-    """A stage's jobs, oldest first: those that run its command, and arrays of its parts."""
-    stage_jobs = [
-        job for job in _jobs_in(out / "jobs") if job.kind == stage.name or stage.name in job.stages
-    ]
-    if not isinstance(stage, CollectionStage):
-        return stage_jobs
+def _arrays_of_parts(stage: CollectionStage) -> list[jobs.Job]:
+    """The arrays that make parts of a stage's plan."""
     try:
         parts = set(stage.collection().part_ids())
     except ValueError:  # the policy that drives is missing, so no part has a name
-        return stage_jobs
+        return []
     arrays = _jobs_in(jobs.jobs_folder(stage.place))
-    stage_jobs += [job for job in arrays if parts & {part for task in job.tasks for part in task}]
-    return sorted(stage_jobs, key=lambda job: job.submitted)
+    return [job for job in arrays if parts & {part for task in job.tasks for part in task}]
 
 
 def _jobs_in(folder: Path) -> list[jobs.Job]:
     return jobs.find_jobs(folder) if folder.is_dir() else []
 
 
+def distinct_jobs(groups: Iterable[Sequence[jobs.Job]]) -> list[jobs.Job]:
+    """The jobs of several stages, each once."""
+    return list({job.folder: job for group in groups for job in group}.values())
+
+
+def _state_for(stage: Stage, job: jobs.Job, tasks: Sequence[jobs.TaskStatus]) -> str:
+    """The state of a stage's job, or of its task of an array."""
+    task = job.task_of(stage.name)
+    return jobs.job_state(tasks if task is None else [tasks[task]])
+
+
 def live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
     """The live jobs of every stage, with one call of Slurm."""
-    by_stage = {stage.name: _jobs_of(out, stage) for stage in stages}
-    every = [job for group in by_stage.values() for job in group]
-    live = {job.folder for job, tasks in jobs.settled(every) if jobs.job_state(tasks) in _LIVE}
-    return {name: [job for job in group if job.folder in live] for name, group in by_stage.items()}
+    by_stage = _jobs_by_stage(out, stages)
+    tasks = {job.folder: tasks for job, tasks in jobs.settled(distinct_jobs(by_stage.values()))}
+    return {
+        stage.name: [
+            job
+            for job in by_stage[stage.name]
+            if _state_for(stage, job, tasks[job.folder]) in _LIVE
+        ]
+        for stage in stages
+    }
 
 
 def stage_states(out: Path, stages: Sequence[Stage]) -> list[StageState]:
     """How far every stage is, with one call of Slurm where there are jobs."""
-    by_stage = [_jobs_of(out, stage) for stage in stages]
-    every = [job for group in by_stage for job in group]
+    by_stage = _jobs_by_stage(out, stages)
     try:
-        states = {job.folder: jobs.job_state(tasks) for job, tasks in jobs.states_of(every)}
+        seen = jobs.states_of(distinct_jobs(by_stage.values()))
     except ValueError:  # the controller does not answer just now
-        states = {job.folder: "unknown" for job in every}
-    return [_stage_state(out, *pair, states) for pair in zip(stages, by_stage, strict=True)]
+        seen = []
+    tasks = {job.folder: tasks for job, tasks in seen}
+    states = []
+    for stage in stages:
+        group = by_stage[stage.name]
+        known = {
+            job.folder: _state_for(stage, job, tasks[job.folder]) if tasks else "unknown"
+            for job in group
+        }
+        states.append(_stage_state(out, stage, group, known))
+    return states
 
 
 def _stage_state(
@@ -300,12 +123,18 @@ def _stage_state(
     state = states[job.folder] if job else "missing"
     if state == "done" and isinstance(stage, CommandStage):
         return StageState(stage, "done", job)  # no file says so
-    if job and state == "lost" and not any(job.folder.glob("*.log")):
+    if job and state == "lost" and not _has_log(job, stage):
         state = "cancelled"  # a job before it failed, and Slurm has forgotten both
     if live or stage.place is None or not has_begun(stage.place):
         return StageState(stage, "missing" if state == "done" else state, job)
     works = status(stage.place).state == "working"
     return StageState(stage, "working" if works else "missing" if state == "done" else state, job)
+
+
+def _has_log(job: jobs.Job, stage: Stage) -> bool:
+    """Whether the job, or the stage's task of it, has written anything."""
+    task = job.task_of(stage.name)
+    return any(job.folder.glob("*.log" if task is None else jobs.log_name(task)))
 
 
 def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
@@ -314,7 +143,7 @@ def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
         {
             "stage": entry.stage.name,
             "state": entry.state,
-            "job": entry.job.id if entry.job else "",
+            "job": entry.job_id,
             "progress": "" if entry.state == "done" else _progress(entry.stage),
         }
         for entry in stage_states(out, stages)
@@ -334,14 +163,22 @@ def _progress(stage: Stage) -> str:
 def cancel_stages(out: Path, stages: Sequence[Stage]) -> list[jobs.Job]:
     """Cancel the live jobs of all stages, the last stages first; returns them.
 
+    Of an array with other stages, only the tasks of these are cancelled.
+
     Raises:
         ValueError: no Slurm, or its reason.
     """
     by_stage = live_jobs(out, stages)
-    every = [job for stage in reversed(stages) for job in by_stage[stage.name]]
-    live = list({job.folder: job for job in every}.values())  # one may do several stages
+    names = {stage.name for stage in stages}
+    live = distinct_jobs(by_stage[stage.name] for stage in reversed(stages))
     for job in live:
-        jobs.cancel_job(job)
+        of_stages = [] if job.makes_parts else [task[0] for task in job.tasks if task]
+        if names.issuperset(of_stages):
+            jobs.cancel_job(job)
+            continue
+        for stage in stages:
+            if job in by_stage[stage.name]:
+                jobs.cancel_job(job, job.task_of(stage.name))
     return live
 
 
@@ -357,13 +194,15 @@ def follow_stages(out: Path, stages: Sequence[Stage], say: Callable[[str], objec
         for entry in states:
             name = entry.stage.name
             now = time.monotonic()
-            text = f"{name}: {entry.state}" + (f", job {entry.job.id}" if entry.job else "")
+            text = f"{name}: {entry.state}" + (f", job {entry.job_id}" if entry.job else "")
             if shown.get(name) != text:
                 shown[name] = text
                 said_s[name] = now
                 say(text)
                 if entry.job is not None and entry.state in ("failed", "lost"):
-                    log, lines = jobs.log_end(entry.job, jobs.task_states(entry.job))
+                    task = entry.job.task_of(name)
+                    tasks = jobs.task_states(entry.job)
+                    log, lines = jobs.log_end(entry.job, tasks if task is None else [tasks[task]])
                     for line in (f"{log}:", *lines):
                         say(f"  {line}")
             elif entry.state == "running" and now - said_s[name] >= PROGRESS_S:

@@ -1,9 +1,10 @@
 """Slurm's commands as functions: `sbatch`, `squeue`, `scancel`.
 
-`sacct` is not used: many clusters have no accounting. Sites wrap these commands, so other lines may
-stand around their answers.
+Accounting (`sacctmgr`) is asked for limits alone: many clusters have none. Sites wrap these
+commands, so other lines may stand around their answers.
 """
 
+import getpass
 import os
 import re
 import shutil
@@ -88,21 +89,43 @@ class TooManyJobs(ValueError):
 
 
 @dataclass(frozen=True)
+class Waits:
+    """The jobs that a job waits for, by their ids.
+
+    Attributes:
+        all_of: jobs, and tasks of arrays as ID_TASK, that must all succeed first.
+        task_by_task: arrays; each task waits for the one of the same number.
+    """
+
+    all_of: tuple[str, ...] = ()
+    task_by_task: tuple[str, ...] = ()
+
+
+NOTHING = Waits()
+
+
+@dataclass(frozen=True)
 class Limits:
-    """What the controller's configuration says about numbers of jobs.
+    """What the controller's configuration and its accounting say about numbers of jobs.
 
     Attributes:
         array_tasks: most tasks of an array; below 2, there are no arrays.
         jobs: most jobs that the controller keeps, tasks of arrays and ended ones included; 0 for
             unknown.
+        submitted: most jobs and tasks of this user that wait or run; 0 for unknown.
     """
 
     array_tasks: int = 1000
     jobs: int = 0
+    submitted: int = 0
 
 
-def limits() -> Limits:
-    """The cluster's limits, or Slurm's own defaults where it does not tell."""
+def limits(account: str = "", qos: str = "") -> Limits:
+    """The cluster's limits, or Slurm's own defaults where it does not tell.
+
+    Args:
+        account, qos: of the jobs; empty for the user's own.
+    """
     if shutil.which("scontrol") is None:
         return Limits()
     try:
@@ -117,18 +140,52 @@ def limits() -> Limits:
     if fewer := _MAX_TASKS.search(values.get("SchedulerParameters", "")):
         sizes.append(int(fewer[1]))
     most = values.get("MaxJobCount", "")
-    return Limits(min(sizes), int(most) if most.isdigit() else 0)
+    accounting = values.get("AccountingStorageType", "").startswith("accounting_storage/slurmdb")
+    submitted = _most_submitted(account, qos) if accounting else 0
+    return Limits(min(sizes), int(most) if most.isdigit() else 0, submitted)
+
+
+def _most_submitted(account: str, qos: str) -> int:
+    """Most jobs of this user that may wait or run, as the accounting has it; 0 for unknown.
+
+    Of several accounts the largest limit holds: which one Slurm charges is not asked.
+    """
+    user = getpass.getuser()
+    mine = [f"account={account}"] if account else []
+    answers = [_answers("assoc", "MaxSubmitJobs", f"user={user}", *mine)]
+    if qos:
+        answers.append(_answers("qos", "MaxSubmitJobsPerUser", f"name={qos}"))
+    known = [max(map(int, rows)) for rows in answers if rows and all(map(str.isdigit, rows))]
+    return min(known, default=0)
+
+
+def _answers(kind: str, column: str, *where: str) -> list[str]:
+    """A column of the accounting's records, "" where no limit is set; none without an answer."""
+    if shutil.which("sacctmgr") is None:
+        return []
+    words = ["--noheader", "--parsable2", "show", kind, "where", *where, f"format={column}"]
+    try:
+        return _call("sacctmgr", "", *words)
+    except ValueError:
+        return []
 
 
 def jobs_left(known: Limits) -> int | None:
     """How many more jobs the controller takes now; None where it does not tell."""
-    if not known.jobs:
-        return None
+    left = []
+    if known.jobs and (entries := _entries("--states=all")) is not None:
+        left.append(known.jobs - 1 - entries)
+    if known.submitted and (entries := _entries(f"--user={getpass.getuser()}")) is not None:
+        left.append(known.submitted - entries)
+    return max(0, min(left)) if left else None
+
+
+def _entries(which: str) -> int | None:
+    """How many jobs and tasks the queue has; None without an answer."""
     try:
-        entries = _call("squeue", "", "--noheader", "--array", "--states=all", "--format=%i")
+        return len(_call("squeue", "", "--noheader", "--array", which, "--format=%i"))
     except ValueError:
         return None
-    return max(0, known.jobs - 1 - len(entries))
 
 
 def has_slurm() -> bool:
@@ -149,20 +206,23 @@ def job_environment(names: Sequence[str] = (), **values: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in kept} | values
 
 
-def submit_command(script: Path, output: Path, after: Sequence[str] = ()) -> list[str]:
+def submit_command(script: Path, output: Path, waits: Waits = NOTHING) -> list[str]:
     """The command that submits a script; ValueError if Slurm could not write `output`.
 
     Args:
         output: file of what it prints; its name may hold %a, the task's index in the array.
-        after: ids of jobs; it waits until all have succeeded, and is cancelled once one failed.
+        waits: what it waits for; a job or task is cancelled once one that it waits for has failed.
     """
     if "\\" in str(output):
         raise ValueError(f"Slurm cannot write logs to {output.parent}: rename what has a backslash")
     # In the folder's path a % stands for itself.
     log = output.with_name("x").as_posix().replace("%", "%%")[:-1] + output.name
     options = ["--parsable", "--export=ALL", f"--chdir={Path.cwd()}", f"--output={log}"]
-    if after:
-        options += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+    conditions = [f"afterok:{':'.join(waits.all_of)}"] if waits.all_of else []
+    if waits.task_by_task:
+        conditions.append(f"aftercorr:{':'.join(waits.task_by_task)}")
+    if conditions:
+        options += [f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes"]
     return ["sbatch", *options, str(script)]
 
 

@@ -1,13 +1,13 @@
 """Job folders: what a Slurm job needs and what it leaves.
 
     <store>.jobs/<name>/ or <run>/jobs/<name>/
-      plan.json           the frozen plan, its task (legged, gym, …), and the parts of each job task
+      plan.json           the frozen plan, its task (legged, gym, …), and each job task's parts
       script.sh           what Slurm runs
       job.json            the job's id (none until sbatch gives it), how and when it was submitted
       task-<k>.log        output of task k, over all its runs
       exit/<k>.json       how task k ended
       exit/<k>-<n>.json   how its run n (from 0) ended, before it was queued again
-      cancelled.json      there if `cancel_job` cancelled it
+      cancelled.json      there if `cancel_job` cancelled it; cancelled-<k>.json: task k alone
 
 A task's state is Slurm's while Slurm knows it (for minutes), then that of its exit record.
 """
@@ -41,11 +41,14 @@ SCRIPT = "script.sh"
 JOB = "job.json"
 EXIT = "exit"
 CANCELLED = "cancelled.json"
+COLLECT = "collect"
+"""Kind of a job whose tasks make parts."""
 WORDS = "words"
 """Key of the command line in the plan.json of a job that runs a command."""
 _WORK = ("kind", "target", "tasks", WORDS, "task", "store", "plan")
 """Keys of a job's plan.json that decide what the job does."""
 _ID = re.compile(r"\d{1,18}|")
+_NUMBER = re.compile(r"\d+(_\d+)?")
 _CLUSTER = re.compile(r"(?!-)[\w.-]{0,80}", re.ASCII)
 POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
@@ -64,10 +67,12 @@ class Job:
     """A submitted job.
 
     Attributes:
-        folder: of the job; id: sbatch's, or empty; kind: "collect", or the name of a stage.
+        folder: of the job; id: sbatch's, or empty.
+        kind: "collect" of parts, the name of a stage, or of an array of stages their first word.
         target: the store or run that it makes; submitted: seconds since the epoch; command: the
             call of sbatch.
-        tasks: the parts of each task; one task without parts for a training.
+        tasks: the parts of each task, or the stage of each task of an array of stages; else one
+            empty task.
         cluster: empty for this machine's own.
         stages: of a job that does several, one after another.
     """
@@ -84,9 +89,19 @@ class Job:
     stages: tuple[str, ...] = ()
 
     @property
+    def makes_parts(self) -> bool:
+        """Whether its tasks make parts of a store."""
+        return self.kind == COLLECT
+
+    @property
     def is_array(self) -> bool:
         """Whether its tasks are those of an array."""
-        return self.kind == "collect"
+        return self.makes_parts or len(self.tasks) > 1
+
+    def task_of(self, stage: str) -> int | None:
+        """The task that does a stage, of an array of stages; else None."""
+        names = [] if self.makes_parts else list(self.tasks)
+        return names.index((stage,)) if (stage,) in names else None
 
 
 @dataclass(frozen=True)
@@ -230,14 +245,19 @@ def find_jobs(place: Path) -> list[Job]:
     return sorted((read_job(folder) for folder in folders), key=lambda job: job.submitted)
 
 
+def is_number(name: str) -> bool:
+    """Whether a name is an id, or a task's ID_TASK, and not a folder."""
+    return _NUMBER.fullmatch(name) is not None and not Path(name).exists()
+
+
 def find_job(name: str, below: Path = Path()) -> Job:
-    """The job of a folder, or of an id among those below the present folder.
+    """The job of a folder, or of an id, or of a task's ID_TASK, among those below a folder.
 
     Raises:
         ValueError: there is none.
     """
-    if name.isdigit():
-        matches = [job for job in find_jobs(below) if job.id == name]
+    if is_number(name):
+        matches = [job for job in find_jobs(below) if job.id == name.partition("_")[0]]
         if not matches:
             raise ValueError(f"no job {name} below {below.absolute()}; give its folder")
         return matches[-1]
@@ -314,7 +334,8 @@ def _task_state(
     # What failed before it was told to end has failed, whatever was cancelled later.
     if ended is not None and not ended.told:
         return replace(status, state="failed", why=note)
-    if slurms == "CANCELLED" or (job.folder / CANCELLED).exists():
+    cancelled = (job.folder / CANCELLED, job.folder / _cancelled_task(task))
+    if slurms == "CANCELLED" or any(path.exists() for path in cancelled):
         return replace(status, state="cancelled", why=note)
     if ended is not None or entry is not None:  # without a record, its script was killed
         return replace(status, state="failed", why=note or ("" if ended else slurms))
@@ -339,15 +360,24 @@ def job_state(tasks: Sequence[TaskStatus]) -> str:
     return next(state for state in order if state in states)
 
 
-def cancel_job(job: Job) -> None:
+def cancel_job(job: Job, task: int | None = None) -> None:
     """Cancel a job and record that; one without an id is only recorded as cancelled.
+
+    Args:
+        task: of an array, the only one to cancel.
 
     Raises:
         ValueError: no Slurm here, or its reason.
     """
     if job.id:
-        cancel(job.id, job.cluster)
-    write_record(job.folder / CANCELLED, {"time": time.time()})
+        cancel(job.id if task is None else f"{job.id}_{task}", job.cluster)
+    name = CANCELLED if task is None else _cancelled_task(task)
+    write_record(job.folder / name, {"time": time.time()})
+
+
+def _cancelled_task(task: int) -> str:
+    """The name of the file that says that one task was cancelled."""
+    return f"cancelled-{task}.json"
 
 
 def live_jobs(place: Path, kind: str) -> list[Job]:
@@ -398,7 +428,7 @@ def new_lines(log: Path, offset: int, ended: bool = False) -> tuple[list[str], i
 
 
 def log_end(job: Job, tasks: Sequence[TaskStatus]) -> tuple[Path, list[str]]:
-    """The log of a job's first task that failed, or else of its first one; its last lines."""
-    failed = [task.task for task in tasks if task.state in ("failed", "lost")] or [0]
-    log = job.folder / log_name(failed[0])
+    """The log of the first of a job's tasks that failed, or else of the first; its last lines."""
+    failed = [task.task for task in tasks if task.state in ("failed", "lost")]
+    log = job.folder / log_name([*failed, tasks[0].task][0])
     return log, new_lines(log, 0, ended=True)[0][-_TAIL_LINES:]

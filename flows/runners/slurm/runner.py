@@ -23,15 +23,17 @@ from gaitforge.flows.records.plans import check_value
 from gaitforge.flows.records.records import provenance, to_tree, write_record
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import (
-    Limits,
+    NOTHING,
     TooManyJobs,
     UnclearSubmission,
+    Waits,
     job_environment,
     jobs_left,
     limits,
     submit,
     submit_command,
 )
+from gaitforge.flows.runners.slurm.drafts import Draft
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.flows.stages.collect import collect, prepare
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -51,11 +53,11 @@ def run_slurm(
     reporter: Reporter,
     parts: Sequence[str] | None = None,
     settings: SlurmSettings | None = None,
-) -> jobs.Job | str | list[PartCollected]:
+) -> jobs.Job | Draft | list[PartCollected]:
     """The runner "slurm": an array over the parts that are neither committed nor in a live job.
 
     Returns:
-        The job; with `dry_run` its script; an empty list if there is nothing to submit.
+        The job; with `dry_run` its draft; an empty list if there is nothing to submit.
 
     Raises:
         ValueError: no Slurm, or its reason to refuse; nothing is left behind.
@@ -84,20 +86,18 @@ def _submit_array(
     left: Sequence[str],
     settings: SlurmSettings,
     reporter: Reporter,
-) -> jobs.Job | str:
+) -> jobs.Job | Draft:
     """Submit an array over parts, in as few tasks as the cluster's limits ask for.
 
-    Limits of users and accounts are known only by sbatch's refusal: then half as many tasks.
+    Where only sbatch's refusal tells a limit, half as many tasks are tried.
     """
     asked = settings.parts_per_task or settings.cpus
     tasks = ceil(len(left) / asked)
-    most = tasks
-    known = Limits()
-    if not settings.dry_run:
-        known = limits()
-        most = max(1, known.array_tasks)
-        if (free := jobs_left(known)) is not None and free > 0:
-            most = min(most, free)
+    known = limits(settings.account, settings.qos)
+    most = max(1, known.array_tasks)
+    free = None if settings.dry_run else jobs_left(known)
+    if free is not None and free > 0:
+        most = min(most, free)
     if settings.max_tasks:
         most = min(most, settings.max_tasks)
     most = min(most, tasks)
@@ -108,7 +108,14 @@ def _submit_array(
         requeues = min(TRAIN_REQUEUES, COLLECT_REQUEUES * ceil(size / asked))
         work = JobWork("gaitforge-collect", len(parts), known.array_tasks > 1, True, requeues)
         draft = jobs.Job(
-            jobs.jobs_folder(store), "", "collect", str(store), 0.0, settings.partition, (), parts
+            jobs.jobs_folder(store),
+            "",
+            jobs.COLLECT,
+            str(store),
+            0.0,
+            settings.partition,
+            (),
+            parts,
         )
         task_plan = plan.with_workers(settings.cpus)
         record = {"task": task_plan.kind, "store": str(store), "plan": to_tree(task_plan)}
@@ -148,22 +155,23 @@ def submit_work(
     work: JobWork,
     settings: SlurmSettings,
     afterwards: Callable[[], object] = lambda: None,
-    after: Sequence[str] = (),
-) -> jobs.Job | str:
+    waits: Waits = NOTHING,
+) -> jobs.Job | Draft:
     """Write a job's folder and submit its script; where sbatch refuses, nothing is left.
 
     Args:
         draft: the job without an id; its folder is that of all jobs of the store or run.
         record: what the job's plan.json holds beside kind, target and tasks.
-        afterwards: called once it is submitted; after: ids of the jobs that must succeed first.
+        afterwards: called once it is submitted; waits: what it waits for.
     """
     jobs_folder = draft.folder
     whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
     sha256 = jobs.work_sha256(whole)
     if settings.dry_run:
-        return batch_script(jobs_folder / draft.kind, work, settings, sha256)
+        script = batch_script(jobs_folder / draft.kind, work, settings, sha256)
+        return Draft(draft.kind, draft.tasks, settings, work.array, script)
     environment = _environment(draft, settings)
-    after = [*after, *_awaited(settings.after)]
+    waits = replace(waits, all_of=(*waits.all_of, *_awaited(settings.after)))
     if settings.env_file:
         settings = replace(settings, env_file=str(Path(settings.env_file).absolute()))
         if not Path(settings.env_file).is_file():
@@ -172,7 +180,7 @@ def submit_work(
     folder = jobs.new_folder(jobs_folder, draft.kind.replace(" ", "-"))
     log = folder / jobs.log_name("%a" if work.array else 0)
     try:
-        command = tuple(submit_command(folder / jobs.SCRIPT, log, after))
+        command = tuple(submit_command(folder / jobs.SCRIPT, log, waits))
         job = replace(draft, folder=folder, submitted=file_system_time(folder), command=command)
         write_record(folder / jobs.PLAN, whole | provenance())
         (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings, sha256))
@@ -204,7 +212,7 @@ def _environment(draft: jobs.Job, settings: SlurmSettings) -> dict[str, str]:
     # For the job to run the same program.
     root = str(Path(gaitforge.__file__).resolve().parent.parent)
     values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
-    if not draft.is_array:
+    if not draft.makes_parts:
         # torch would use all cores of the node, not only the job's.
         values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
     return job_environment(settings.pass_env, **values)

@@ -40,16 +40,18 @@ class SlurmRequest:
     """Resources that a job asks Slurm for, as a form has them.
 
     Attributes:
-        partition: empty for the cluster's default.
+        partition: empty for the cluster's default; cpu_partition: of what needs no GPU, empty for
+            the same.
         nodes: of one task; gpus: of a node, 0 for none; cpus: of a process.
         memory: of a node, e.g. 8G; empty for the partition's default.
         time: limit of one run: minutes, HH:MM:SS or D-HH:MM:SS.
-        max_parallel: parallel tasks of an array; 0 for as many as fit.
+        max_parallel: parallel tasks of each array; 0 for as many as fit.
         parts_per_task: parts of one task, `cpus` at a time; 0 for as many as `cpus`.
         account, qos: whom Slurm charges, and the quality of service; empty for the user's own.
     """
 
     partition: str = ""
+    cpu_partition: str = ""
     nodes: int = 1
     gpus: int = 0
     cpus: int = 2
@@ -65,12 +67,17 @@ class SlurmRequest:
             raise ValueError(f"{self.nodes} nodes with {self.cpus} cpus: both must be at least 1")
         for name in ("gpus", "max_parallel", "parts_per_task"):
             _check_count(name, getattr(self, name))
-        for name in ("partition", "account", "qos"):
+        for name in ("partition", "cpu_partition", "account", "qos"):
             if not _NAMES.fullmatch(value := getattr(self, name)):
                 raise ValueError(f"'{value}' cannot be the value of {name}")
         if not _MEMORY.fullmatch(self.memory):
             raise ValueError(f"memory needs a number with K, M, G or T, not '{self.memory}'")
         limit_s(self.time)
+
+    @property
+    def processes(self) -> int:
+        """Processes of a node, one for each GPU."""
+        return max(1, self.gpus)
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class SlurmSettings(SlurmRequest):
         after: jobs that must succeed first, as `gaitforge jobs list` takes them: ids, stores, runs.
         options: further options of sbatch, "name=value" or "name".
         pass_env: names of further environment variables for the job; never written to a file.
-        dry_run: show the script and submit nothing.
+        dry_run: tell what would be submitted and submit nothing.
         max_tasks: most tasks of an array; 0 for as many as the cluster takes.
     """
 
@@ -211,12 +218,16 @@ def batch_script(folder: Path, work: JobWork, settings: SlurmSettings, sha256: s
     )
 
 
+def own_lines(script: str) -> tuple[list[str], int]:
+    """A script's lines without its end, which all scripts share; and how many lines that has."""
+    return script.removesuffix(_BODY).splitlines(), len(_BODY.strip().splitlines())
+
+
 def _processes(settings: SlurmSettings) -> int:
-    return settings.nodes * max(1, settings.gpus)
+    return settings.nodes * settings.processes
 
 
 def _directives(work: JobWork, settings: SlurmSettings) -> list[str]:
-    processes = max(1, settings.gpus)
     options = [
         f"job-name={_NOT_JOB.sub('-', work.name)}",
         "open-mode=append",
@@ -225,7 +236,7 @@ def _directives(work: JobWork, settings: SlurmSettings) -> list[str]:
         f"time={settings.time}",
         f"nodes={settings.nodes}",
         "ntasks-per-node=1",
-        f"cpus-per-task={settings.cpus * processes}",
+        f"cpus-per-task={settings.cpus * settings.processes}",
     ]
     if work.array:
         at_once = f"%{settings.max_parallel}" if settings.max_parallel else ""
@@ -290,7 +301,7 @@ def _start(settings: SlurmSettings, folder: Path, sha256: str) -> list[str]:
     # What the user trusts is in the script, which is the user's, not in the plan beside it.
     trust = "".join(f" --trust {shlex.quote(text)}" for text in trusted())
     module = f'-m gaitforge jobs run "$folder" --task "$task" --sha256 {sha256}{trust}'
-    torchrun = f"{python} -m torch.distributed.run --nproc-per-node={max(1, settings.gpus)}"
+    torchrun = f"{python} -m torch.distributed.run --nproc-per-node={settings.processes}"
     stop = 'kill -TERM "$child" 2>/dev/null'
     if settings.nodes > 1 or form == "pyxis":
         stop = 'persist scancel --signal=TERM "$SLURM_JOB_ID.0"'

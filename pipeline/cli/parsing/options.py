@@ -284,7 +284,11 @@ ISAACGYM_PYTHON = option(
 ROBOTS = option("--robots", "parallel robots of a simulator", positive)
 SEED = option("--seed", "random seed", whole)
 THREADS = option("--threads", "simulator threads (default: all cores, or the task's)", positive)
-EPISODES = option("--episodes", "episodes per terrain, skill and level", positive)
+EPISODES = option(
+    "--episodes",
+    "episodes per terrain, skill and level (default: 20; of another task as it says)",
+    positive,
+)
 STEPS = option("--steps", "optimiser steps", positive)
 BATCH_SIZE = option("--batch-size", "windows per optimiser step, over all processes", positive)
 DEVICE = option("--device", "cpu or cuda", metavar="DEVICE")

@@ -14,7 +14,7 @@ from typing import Any
 from gaitforge.common.errors import names_allowed
 from gaitforge.common.extras import FLOWS, require
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
-from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
 from gaitforge.pipeline.cli.parsing.options import (
     SCHEDULER,
     Option,
@@ -59,6 +59,7 @@ _DASK = (
 )
 _SLURM = (
     option("--partition", "Slurm partition (default: the cluster's)", metavar="NAME"),
+    option("--cpu-partition", "partition of what needs no GPU", metavar="NAME"),
     option("--cpus", "CPUs per process (default: 2)", positive),
     option("--memory", "memory per node, e.g. 8G (default: the partition's)", metavar="SIZE"),
     option("--time", "time limit of one run (default: 01:00:00)", metavar="HH:MM:SS"),
@@ -97,10 +98,11 @@ _SLURM = (
         dest="options",
     ),
     option("--pass-env", "environment variables to pass to the job", names),
-    option("--dry-run", "print the job script, submit nothing", **_ON),
+    option("--dry-run", "print jobs, sizes, hours and a script; submit nothing", **_ON),
+    option("--scripts", "with --dry-run: write all scripts here", Path, metavar="FOLDER"),
 )
 _OF_SOME = (
-    option("--max-parallel", "array tasks of a collection that run in parallel", positive),
+    option("--max-parallel", "tasks of each array that run in parallel", positive),
     option("--parts-per-task", "parts per array task of a collection (default: --cpus)", positive),
     option("--nodes", "nodes of a training (default: 1)", positive),
     option(
@@ -114,10 +116,18 @@ _FOLLOW = (
     option("--cancel", "cancel the jobs", **_ON),
 )
 _SITE = ("--mail", "--setup", "--env-file", "--container", "--sbatch", "--pass-env", "--requeues")
-_SLURM_BY_FLAG = {entry.flag: entry for entry in _SLURM}
+_SLURM_BY_FLAG = {entry.flag: entry for entry in (*_OF_SOME, *_SLURM)}
 _SITE_OPTIONS = tuple(_SLURM_BY_FLAG[name] for name in _SITE)
 SITE_SLURM = group("Slurm, for runs that ask for it", *_SITE_OPTIONS)
 """Commands, files and addresses of the jobs of served flows, which a form must not set."""
+
+_FORM = (
+    *("--partition", "--cpus", "--memory", "--time", "--account", "--qos"),
+    *("--max-parallel", "--parts-per-task"),
+)
+_FORM_OPTIONS = tuple(_SLURM_BY_FLAG[name] for name in _FORM)
+COLLECTING_SLURM = group("Slurm, which collects once one of these is there", *_FORM_OPTIONS)
+"""What the collections of a served flow ask Slurm for, as the form's field `slurm` has it."""
 
 _SLURM_OPTIONS = (*_OF_SOME, *_SLURM, *_FOLLOW)
 
@@ -181,6 +191,17 @@ def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
+def collecting_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `SlurmForm` that served collections have; none for this machine.
+
+    Raises:
+        ValueError: values that `SlurmForm` refuses.
+    """
+    values = option_values(arguments, *(entry.argument for entry in _FORM_OPTIONS))
+    SlurmForm(**values)
+    return values
+
+
 def runner_arguments() -> set[str]:
     """The arguments of all runners' options."""
     return {"runner", *(entry.argument for entry in (*_LOCAL, *_DASK, *_SLURM_OPTIONS))}
@@ -211,6 +232,8 @@ def _refuse_combinations(arguments: argparse.Namespace) -> None:
     if arguments.cancel:
         for name in _options_in_use(arguments, (*_OF_SOME, *_SLURM)):
             raise ValueError(f"{name} is for submitting jobs, and --cancel submits none")
+    if arguments.scripts is not None and not arguments.dry_run:
+        raise ValueError("--scripts is for --dry-run")
     if arguments.dry_run and arguments.follow:
         raise ValueError("--follow follows jobs, and --dry-run submits none")
 

@@ -35,6 +35,11 @@ def experts(text: str) -> str:
     return absolute_expert(text)
 
 
+def run_name(text: str) -> str:
+    """A training run's folder, however it is typed, or the name of a policy that ships."""
+    return str(Path(text))
+
+
 MOST_NUMBERS = 1_000_000
 LARGEST = 2**63 - 1
 

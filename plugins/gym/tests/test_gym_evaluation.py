@@ -11,8 +11,10 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.stages.transfer import ExportPlan, run_export
 from gaitforge.flows.tasks.evaluation import PolicySource, References, run_source
 from gaitforge.flows.tasks.registry import run_evaluation
+from gaitforge.learners.export.export import PolicyExportOptions
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.plugins.gym.evaluation import GymEvaluation
 from gaitforge.plugins.gym.tests.making import RETURNS as MEASURED
@@ -26,6 +28,7 @@ PLAN = GymEvaluation(
     episodes=4, environments=3, references=References(RETURNS["random"], RETURNS["expert"])
 )
 SCALED = replace(TINY, return_scale=RETURNS["expert"])
+ONNX_ONLY = ExportPlan(options=PolicyExportOptions(("onnx",), batch_size=2))
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +74,32 @@ def test_every_kind_of_policy_is_evaluated_on_the_same_starts(
         assert record.latency_us_median > 0
     keys = {plan.key(source)["weights"] for source in sources}
     assert len(keys) == len(sources)
+
+
+@pytest.mark.parametrize("objective", ["return", "iql"])
+def test_an_exported_policy_scores_what_its_run_does(
+    objective: str, store: Path, tmp_path: Path
+) -> None:
+    """Asked for the same return, its actions clipped, and its last one kept as it was done."""
+    model = "fcnet" if objective == "return" else "mlp"
+    sizes = SCALED.model_overrides if objective == "return" else {}
+    scale = SCALED.return_scale if objective == "return" else None
+    config = replace(
+        SCALED, objective=objective, model=model, model_overrides=sizes, return_scale=scale
+    )
+    trained = train(store, config, f"exported-{objective}")
+    out = tmp_path / "out"
+    result = run_export(ONNX_ONLY, trained.folder, out, Silent())
+    assert "no data of a legged robot's task" in result.note
+    assert run_evaluation(out) == run_evaluation(trained.folder)
+    plan = replace(PLAN, return_target=0.5)
+    expected, found = (
+        evaluate_policy(run_source(f), plan, Silent()) for f in (trained.folder, out)
+    )
+    assert found.returns[0] == pytest.approx(expected.returns[0], rel=1e-3)
+    if objective == "return":
+        other = evaluate_policy(run_source(out), PLAN, Silent())
+        assert other.returns != found.returns, "the policy reads its target"
 
 
 def test_without_references_those_of_the_tasks_policies_count(policies: str) -> None:

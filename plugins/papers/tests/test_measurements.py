@@ -1,6 +1,7 @@
 """`gaitforge run` on measurements: from the command line to the page, once."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,18 @@ def test_attention_reaches_its_page_and_nothing_is_done_twice(run: Run, tmp_path
         assert 0 < min(row["figures"]) <= row["quartiles"][0] <= row["median"]
     assert record["machines"][0]["cores"] >= 1
     page = (out / "report.html").read_text()
-    for text in ("Forward pass of one head: nodes", "Operations: nodes", "BoT, Figures 6 and 13"):
+    title = "<h1>Body Transformer (BoT), Figures 6 and 13: masked attention</h1>"
+    for text in ("Forward pass of one head: nodes", "Operations: nodes", title):
         assert text in page
+    assert re.search(r"masked NumPy [\d.]+\u00a0µs, dense NumPy [\d.]+\u00a0µs", page)
     before = {path: path.stat().st_mtime_ns for path in (out / "measure").iterdir()}
     assert len(before) == 3
     again = run("run", out, "--json")
     assert json.loads(again.out) == record
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    *_, last_but_one, last = run("run", out).out.splitlines()
+    assert last == f"page: {out / 'report.html'}"
+    assert re.search(r"ahead of dense torch; .*µs, .*, p [\d.]+$", last_but_one)
     more = run("run", out, "--set", "measures.attention.nodes=[4,8,16]", "--json")
     assert len(json.loads(more.out)["rows"]) == len(record["rows"]) + 4
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -1,5 +1,6 @@
 """The papers' presets: their files, their statements, and what a full size has."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,10 @@ def test_full_sizes_of_the_hands_presets_list_every_run(
     names = [stage.name for stage in stages_of(made, tmp_path / "out")]
     assert len(names) == 2 * runs + 2
     assert len([each for each in names if each.startswith("train ")]) == runs
+
+
+def test_the_page_of_results_has_the_hours_that_the_list_shows() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "results.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \|.* \| ([\d.]+) h\*? \|$", page, re.M)
+    assert {name for name, _ in rows} >= {*NAMES, "robustness"}
+    assert [row for row in rows if float(row[1]) != PRESETS[row[0]].hours] == []

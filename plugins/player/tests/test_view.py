@@ -249,8 +249,17 @@ def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> Non
         assert told == pytest.approx(wanted.recording.poses[step, :3].tolist(), abs=1e-3)
         assert wanted.recording.ended in seen.value("document.getElementById('facts').textContent")
         picture = "document.getElementById('canvas').toDataURL()"
+        drawn = "[...document.querySelectorAll('.uplot')].at(-1).querySelectorAll('.u-series"
+        assert seen.value(f"{drawn}').length") == 1 + 15, "time and the reward's terms"
+        assert seen.value(f"{drawn}:not(.u-off)').length") == 1 + 4
+        ended = "document.getElementById('ended')"
+        assert seen.value(f"{ended}.hidden")
         seen.press("End")
         seen.wait("document.getElementById('clock').textContent !== '1.00 s'")
+        how = "fell" if wanted.row["terminated"] else "ended"
+        end_s = 0.02 * wanted.row["length"]
+        assert seen.value(f"{ended}.textContent").startswith(f"{how} at {end_s:.2f} s; the rec")
+        assert not seen.value(f"{ended}.hidden")
         seen.press("Home")
         seen.wait("document.getElementById('clock').textContent === '0.00 s'")
         seen.press(" ")

@@ -17,6 +17,7 @@ from gaitforge.datasets import DatasetError, Store, open_store, query, write_par
 from gaitforge.datasets.catalog.catalog import distinct
 from gaitforge.datasets.catalog.catalog_files import INDEX_FROM
 from gaitforge.datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets.catalog.summaries import MOST_VALUES, in_bins_of
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh
 
@@ -306,3 +307,31 @@ def test_an_annotation_is_a_finite_number(value: float, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"column q: .* is no finite number"):
         store.select().annotate({"note": "x", "q": value})
     assert store.edits() == ()
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.floats(-1e6, 1e6) | st.none(), min_size=1, max_size=80, unique=True),
+    st.integers(1, 30),
+)
+def test_bins_hold_every_number_once(values: list[float | None], bins: int) -> None:
+    codes = np.arange(len(values))
+    rows = codes[::2]
+    numbers = [values[row] for row in rows]
+    in_bins, keys = in_bins_of((codes, values), rows, bins)
+    distinct_numbers = {value for value in numbers if value is not None}
+    if len(distinct_numbers) <= max(MOST_VALUES, bins):
+        assert keys == values, "few numbers are groups each"
+        return
+    assert keys[-1] is None
+    bounds = keys[:-1]
+    assert len(bounds) <= bins + 2
+    assert bounds == sorted(bounds)
+    for row, number in zip(rows, numbers, strict=True):
+        key = keys[in_bins[row]]
+        if number is None:
+            assert key is None
+        else:
+            low, high = key
+            slack = 1e-9 * max(1.0, abs(number))
+            assert low - slack <= number <= high + slack

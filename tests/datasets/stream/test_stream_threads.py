@@ -1,14 +1,18 @@
 """The stream's threads and processes: ended with the iteration, and never forked."""
 
 import gc
+import inspect
 import multiprocessing
+import pydoc
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from gaitforge.datasets import DatasetError, Selection
+from gaitforge.datasets.stream.stream_config import StreamConfig
 from gaitforge.datasets.stream.window_stream import THREAD_NAME, WindowStream
 from tests.datasets.making import small_store
 from tests.datasets.streaming import PARTS, every_step, steps_of
@@ -87,20 +91,24 @@ def test_a_forked_reader_is_refused(selection: Selection) -> None:
     assert "forked reader is refused" in answer
 
 
-class _Wrapped(IterableDataset):
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
-
-    def __iter__(self):
-        return iter(self._selection.windows(8, 6))
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_data_loader_workers_are_refused_and_none_are_needed(selection: Selection) -> None:
-    alone = DataLoader(_Wrapped(selection), batch_size=None)
-    assert steps_of(list(alone)) == every_step(selection)
-    loader = DataLoader(
-        _Wrapped(selection), batch_size=None, num_workers=1, multiprocessing_context="fork"
+def test_a_data_loader_takes_the_stream_and_no_workers(selection: Selection) -> None:
+    stream = selection.windows(8, 6)
+    loader = DataLoader(stream, batch_size=None)
+    assert len(loader) == len(stream)
+    assert steps_of(list(loader)) == every_step(selection)
+    for start, reason in (("fork", "repeat the whole stream"), ("spawn", "is not copied")):
+        loader = DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=start)
+        with pytest.raises(DatasetError, match=f"{reason}.*num_workers=0"):
+            next(iter(loader))
+
+
+def test_a_stream_and_its_settings_are_shown(selection: Selection) -> None:
+    assert repr(selection.windows(8, 6, prefix_len=2, seed=3)) == (
+        "WindowStream(obs, action; batches of 6 windows of 2 + 8 steps, of "
+        f"{len(selection)} episodes; seed 3, epoch 0)"
     )
-    with pytest.raises(DatasetError, match="num_workers=0"):
-        next(iter(loader))
+    settings = inspect.signature(Selection.windows).parameters
+    assert [name for name in settings if name != "self"] == [f.name for f in fields(StreamConfig)]
+    assert settings["prefix_len"].default == 0
+    assert "accept cut-off episodes" in pydoc.render_doc(Selection.windows)

@@ -19,7 +19,8 @@ from gaitforge.flows.experiments.plan import (
     verdicts,
 )
 from gaitforge.pipeline.presets.experiments import PRESETS, preset
-from gaitforge.pipeline.report.results import verdict_rows
+from gaitforge.pipeline.report.pages import grouped_rows
+from gaitforge.pipeline.report.results import VERDICT_GROUPS, verdict_lines, verdict_rows
 
 SCORES = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5)
 
@@ -92,6 +93,17 @@ def test_every_value_and_statement_that_has_run_gets_a_row_of_means_over_its_set
     assert [(row["value"], row["verdict"]) for row in rows] == [(1.0, HOLDS), (2.0, HOLDS)]
     assert rows[0]["means"] == [12.0, 2.0]
     assert rows[0]["numbers"] == "2 and 1"
+    told = verdict_lines({"verdicts": [{**row, "unit": "µs"} for row in rows]})
+    here = "a ahead of b; at 2 a 13.00\u00a0µs, b 3.00\u00a0µs, p 0.05"
+    assert told == ["", "Paper, Table 1:", f"  holds here: {here}"]
+    rows[0]["verdict"] = OPEN
+    assert verdict_lines({"verdicts": rows})[-1].startswith(
+        "  cannot be told at 1, holds here at 2:"
+    )
+    shared = grouped_rows(verdict_rows({"verdicts": rows}), VERDICT_GROUPS)
+    assert [(names, len(group)) for names, group in shared] == [
+        (["a ahead of b", "Paper, Table 1", "2 and 1"], 2)
+    ]
 
 
 @given(SCORES, SCORES)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_re
     assert json.loads(kept.read_text())["policy"] == "fcnet"
 
 
-def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
+def test_a_task_that_is_queued_again_is_waited_for_and_one_that_failed_stops_no_sibling(
     cluster: SlurmCluster,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -108,16 +109,30 @@ def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
 ) -> None:
     monkeypatch.setattr(stages, "PROGRESS_S", 0.0)
     plan, out = tmp_path / "given.json", tmp_path / "run"
-    write_record(plan, replace(LEAN, experiment=replace(LEAN.experiment, corrections=None)))
-    assert gaitforge("pipeline", out, "--plan", plan, *HERE) == 0
+    experiment = replace(LEAN.experiment, corrections=None, seeds=(0, 1))
+    write_record(plan, replace(LEAN, experiment=experiment))
+    one_at_a_time = [*HERE, "--max-parallel", "1"]
+    assert gaitforge("pipeline", out, "--plan", plan, *one_at_a_time) == 0
     [array, *_] = find_jobs(out)
     kill(cluster, b"/collect-")
     record = until(lambda: list((array.folder / "exit").glob("?-0.json")), "it is queued again")
     task = int(record[0].stem.split("-")[0])
     until(lambda: task_states(array)[task].state == "waiting", "it waits")
     cluster.start_soon(f"{array.id}_{task}")
-    assert states(out, capfd)["train fcnet"] == "waiting"
-    assert gaitforge("pipeline", out, *HERE, "--follow") == 0
+    assert states(out, capfd)["train fcnet-seed-0"] == "waiting"
+    killer = threading.Thread(target=kill, args=(cluster, b"/train-"))
+    killer.start()
+    assert gaitforge("pipeline", out, *one_at_a_time, "--follow") == 1
+    killer.join()
     told = capfd.readouterr().err
     assert re.search(r"collect: running, job \d+, \d of \d parts", told), told
+    assert re.search(r"train fcnet-seed-0: failed, job \d+_0\n", told), told
+    now = states(out, capfd)
+    names = [f"{verb} fcnet-seed-{k}" for k in (0, 1) for verb in ("train", "evaluate")]
+    assert [now[name] for name in names] == ["failed", "cancelled", "done", "done"]
+    assert now["report"] == "cancelled"
+
+    assert gaitforge("pipeline", out, *one_at_a_time, "--follow") == 0
     assert set(states(out, capfd).values()) == {"done"}
+    trainings = [job for job in find_jobs(out) if job.kind.startswith("train")]
+    assert [len(job.tasks) for job in trainings] == [2, 1], "only what failed was submitted again"

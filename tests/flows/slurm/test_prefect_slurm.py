@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prefect.logging.handlers import APILogHandler
 
 from gaitforge.datasets import open_store
@@ -28,7 +29,7 @@ from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.serve.prefect_server import prefect_api
 from tests.flows.prefect_runs import Server
-from tests.flows.processes import descendants, gaitforge, soon
+from tests.flows.processes import ROOT, descendants, gaitforge, soon
 from tests.flows.slurm_cluster import SlurmCluster, slurm
 
 __all__ = ["slurm"]
@@ -58,6 +59,18 @@ def server(slurm: SlurmCluster) -> Iterator[Server]:
             patch.setenv("PREFECT_API_URL", url)
             yield Server(url)
             APILogHandler().flush()
+
+
+def test_the_nightly_collection_of_prefect_yaml_can_ask_for_jobs() -> None:
+    text = (ROOT / "prefect.yaml").read_text()
+    lines = re.sub(r"^( *)# (?=slurm:| )", r"\1", text, flags=re.M)
+    [parameters] = [
+        entry["parameters"]
+        for entry in yaml.safe_load(lines)["deployments"]
+        if entry["name"] == "nightly"
+    ]
+    form = SlurmForm(**parameters["slurm"])
+    assert (form.partition, form.cpus, form.time, form.wait) == ("cpu", 8, "04:00:00", True)
 
 
 def test_a_site_says_what_a_form_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +153,14 @@ def test_a_later_run_picks_up_what_one_that_did_not_wait_has_submitted(
 def test_a_cancelled_run_cancels_its_job_and_a_killed_one_leaves_it_to_a_later_run(
     server: Server, tmp_path: Path
 ) -> None:
-    serving = gaitforge("serve", "--setup", "echo this is the site")
+    store = tmp_path / "scheduled.zarr"
+    when = ["--store", store, "--schedule", "0 0 1 1 *", "--cpus", "1"]
+    serving = gaitforge("serve", "--setup", "echo this is the site", *when)
     assert serving.stdout is not None
     soon(lambda: "Ctrl-C" in serving.stdout.readline())  # type: ignore[union-attr]
     found = soon(lambda: server.deployment("collect"))
-    long = {**sized(2, 800), "slurm": {"cpus": 1}}
+    assert found["parameters"]["slurm"] == {"cpus": 1}, "so runs of the schedule are jobs, too"
+    long = sized(2, 800)
 
     def started(name: str) -> tuple[str, jobs.Job]:
         store = str(tmp_path / name)

@@ -19,6 +19,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.slurm.commands import job_environment, submit_command
+from gaitforge.flows.runners.slurm.drafts import Draft
 from gaitforge.flows.runners.slurm.jobs import (
     Job,
     find_job,
@@ -276,6 +277,10 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(
     shown = capfd.readouterr().out
     assert "#SBATCH --array=0-2%2\n" in shown, "two parts per task, one on each CPU"
     assert "#SBATCH --account=lab\n" in shown
+    # 5 parts of 300 episodes of 192 steps.
+    assert "at most 288,000 steps, about 0.06 GB and 0.0 CPU hours (219 bytes a step" in shown
+    assert "docs/results/collection.md" in shown
+    assert len(shown.splitlines()) < 60
     assert list(tmp_path.iterdir()) == []
 
 
@@ -434,12 +439,33 @@ def test_an_experiment_asks_for_a_gpu_where_one_is_used(
 ) -> None:
     run = ["run", "bot-rl", "--learners", "mlp", "--seeds", "0", "--out", str(tmp_path / "rl")]
     run += ["--device", "cuda", "--steps", "1000"]
-    assert main([*run, "--runner", "slurm", "--gpus", "4", "--dry-run"]) == 0
-    output = capfd.readouterr().out
-    with_gpu = ["gpus-per-node=1" in script for script in output.split("#!")[1:]]
+    slurm = ["--runner", "slurm", "--gpus", "4", "--partition", "gpu", "--cpu-partition", "cpu"]
+    slurm += ["--max-parallel", "1", "--dry-run"]
+    assert main([*run, *slurm, "--json"]) == 0
+    jobs = json.loads(capfd.readouterr().out)
     # Training and evaluation on each of two tasks, then the summary and the page.
-    assert with_gpu == [True, False, True, False, False, False]
-    assert "torch.distributed" not in output
+    assert [(job["stage"], job["tasks"], job["gpus"], job["partition"]) for job in jobs] == [
+        ("train", 2, 1, "gpu"),
+        ("evaluate", 2, 0, "cpu"),
+        ("compare", 1, 0, "cpu"),
+        ("report", 1, 0, "cpu"),
+    ]
+    assert jobs[1]["after_task_by_task"] == ["train"]
+    for job in jobs:
+        assert ("gpus-per-node=1" in job["script"]) == bool(job["gpus"])
+        assert ("--array=0-1%1" in job["script"]) == (job["tasks"] == 2)
+        assert "torch.distributed" not in job["script"]
+    assert main([*run, *slurm, "--scripts", str(tmp_path / "scripts")]) == 0
+    table, _, sample = capfd.readouterr().out.partition("#!/bin/bash\n")
+    # Two trainings after each other, an evaluation beside the second and one more, two jobs.
+    assert "4 jobs of 6 tasks: at most 12 CPU hours, 2 GPU hours, and 5.0 h by the clock" in table
+    assert "--job-name=gaitforge-train\n" in sample
+    assert "persist()" not in sample
+    assert len(f"{table}{sample}".splitlines()) < 60
+    names = ["01-train.sh", "02-evaluate.sh", "03-compare.sh", "04-report.sh"]
+    scripts = sorted((tmp_path / "scripts").iterdir())
+    assert [path.name for path in scripts] == names
+    assert [path.read_text() for path in scripts] == [job["script"] for job in jobs]
     assert main([*run, "--where", "level < 3"]) == 2
     assert "--where has no effect" in capfd.readouterr().err
 
@@ -454,9 +480,9 @@ def test_a_collection_has_a_gpu_for_its_simulator_alone_and_no_second_node(tmp_p
         with pytest.raises(ValueError, match="nodes 1 and gpus 0, or 1 for"):
             run_slurm(plan, tmp_path / "legged.zarr", Silent(), None, settings)
     asked = SlurmSettings(gpus=1, dry_run=True)
-    script = run_slurm(on_gpu, tmp_path / "legged.zarr", Silent(), None, asked)
-    assert isinstance(script, str)
-    assert "gpus-per-node=1" in script
+    draft = run_slurm(on_gpu, tmp_path / "legged.zarr", Silent(), None, asked)
+    assert isinstance(draft, Draft)
+    assert "gpus-per-node=1" in draft.script
     assert list(tmp_path.iterdir()) == []
 
 

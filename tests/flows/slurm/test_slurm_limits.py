@@ -1,20 +1,29 @@
 """Clusters that take fewer jobs than a command has: packed to fit, or refused in a line."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gaitforge.flows.progress import Silent
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.records import write_record
 from gaitforge.flows.runners.slurm import jobs
-from gaitforge.flows.runners.slurm.chain import REST, cancel_stages, live_jobs, submit_stages
+from gaitforge.flows.runners.slurm.chain import cancel_stages, live_jobs, stage_rows
 from gaitforge.flows.runners.slurm.commands import TooManyJobs
 from gaitforge.flows.runners.slurm.runner import run_slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.flows.stages.stage import CommandStage, RecordedStage, Stage, collection_stage
+from gaitforge.flows.runners.slurm.submission import REST, submit_stages
+from gaitforge.flows.stages.stage import (
+    CommandStage,
+    RecordedStage,
+    Stage,
+    collection_stage,
+    find_stage,
+    run_stage,
+)
 from tests.flows.making import COLLECT, GRID
 from tests.flows.slurm.test_slurm_answers import calls, slurm_commands
 
@@ -104,6 +113,24 @@ CONFIGS = {
 }
 
 
+def test_the_users_limit_is_asked_of_the_accounting(
+    slurm_commands: Commands, tmp_path: Path
+) -> None:
+    config = "AccountingStorageType = accounting_storage/slurmdbd\nMaxArraySize = 1001\n"
+    folder = cluster(slurm_commands, 1000, config=config)
+    answers = 'case "$*" in *assoc*account=lab*) echo 9;; *qos*name=long*) echo 40;; esac'
+    slurm_commands(sacctmgr=answers)
+    job = run_slurm(
+        PLAN, tmp_path / "s.zarr", Silent(), None, replace(ONE, account="lab", qos="long")
+    )
+    assert isinstance(job, jobs.Job)
+    assert 4 < len(job.tasks) <= 9
+    assert len(calls(folder, "sbatch")) == 1
+    again = run_slurm(PLAN, tmp_path / "other.zarr", Silent(), None, ONE)
+    assert isinstance(again, jobs.Job)
+    assert len(again.tasks) == 23, "no limit is known without the account"
+
+
 @pytest.mark.parametrize(("config", "most"), CONFIGS.items())
 def test_the_limits_that_slurm_tells_are_kept_without_a_refusal(
     slurm_commands: Commands, tmp_path: Path, config: str, most: int
@@ -172,6 +199,92 @@ def test_trainings_of_several_processes_share_no_job(
         submit_stages(tmp_path, everything, ["run"], replace(ONE, nodes=2, gpus=1))
     assert "\n" not in str(line.value)
     assert submitted(folder) == 0
+
+
+def scored(out: Path) -> list[Stage]:
+    """Four trainings, an evaluation of each, a page of two, and a report."""
+    touch = partial(_touch, out)
+    trainings = [
+        RecordedStage(
+            f"train {k}", "key", run=partial(touch, f"run-{k}"), outputs=(out / f"run-{k}",)
+        )
+        for k in range(4)
+    ]
+    evaluations = [
+        RecordedStage(f"evaluate {k}", "key", run=partial(touch, f"e-{k}"), after=(f"train {k}",))
+        for k in range(4)
+    ]
+    pages = [
+        RecordedStage(f"show {k}", "key", run=partial(touch, f"p-{k}"), after=(f"evaluate {k}",))
+        for k in (1, 3)
+    ]
+    every = (*trainings, *evaluations, *pages)
+    names = tuple(stage.name for stage in every)
+    return [*every, RecordedStage("report", "key", run=partial(touch, "page"), after=names)]
+
+
+def _touch(out: Path, name: str, _: Reporter) -> None:
+    (out / name).touch()
+
+
+def dependency(job: jobs.Job) -> str:
+    words = [word for word in job.command if word.startswith("--dependency=")]
+    return "".join(words).removeprefix("--dependency=")
+
+
+def end(out: Path, folder: Path, job: jobs.Job, codes: Mapping[int, int]) -> None:
+    """Let a job end, whose tasks end with these codes, and do the stages of those that succeed."""
+    (folder / "queue" / job.id).unlink()
+    for task, code in codes.items():
+        record = {"code": code, "restarts": 0, "host": "n0", "started": 1, "ended": 2}
+        write_record(job.folder / jobs.EXIT / f"{task}.json", record)
+        if code == 0:
+            run_stage(out, find_stage(scored(out), job.tasks[task][0]), Silent())
+
+
+def test_a_task_that_failed_stops_only_what_needs_it_and_is_submitted_again(
+    slurm_commands: Commands, tmp_path: Path
+) -> None:
+    folder = cluster(slurm_commands, 100)
+    submit = partial(
+        submit_stages, tmp_path, scored(tmp_path), ["run"], replace(ONE, max_parallel=2)
+    )
+    new = [job for job in submit() if isinstance(job, jobs.Job)]
+    kinds = ["train", "evaluate", "show 1", "show 3", "report"]
+    assert [job.kind for job in new] == kinds
+    train, evaluate, *shows, report = new
+    assert train.tasks == (("train 0",), ("train 1",), ("train 2",), ("train 3",))
+    for job in (train, evaluate):
+        assert "#SBATCH --array=0-3%2\n" in (job.folder / jobs.SCRIPT).read_text()
+    assert dependency(evaluate) == f"aftercorr:{train.id}"
+    assert [dependency(show) for show in shows] == [f"afterok:{evaluate.id}_{k}" for k in (1, 3)]
+    assert dependency(report) == "afterok:" + ":".join(sorted(job.id for job in new[:-1]))
+    assert submit() == [], "all are in live jobs"
+
+    end(tmp_path, folder, train, {0: 0, 1: 1, 2: 0, 3: 1})
+    rows = {row["stage"]: row for row in stage_rows(tmp_path, scored(tmp_path))}
+    assert [rows[f"train {k}"]["state"] for k in range(4)] == ["done", "failed", "done", "failed"]
+    assert rows["train 1"]["job"] == f"{train.id}_1"
+    assert rows["evaluate 1"]["state"] == "waiting"
+    end(tmp_path, folder, evaluate, {0: 0})
+    for job in (*shows, report):
+        end(tmp_path, folder, job, {})
+    for job in (evaluate, *shows, report):
+        write_record(job.folder / jobs.CANCELLED, {"time": 1.0})
+    again = [job for job in submit() if isinstance(job, jobs.Job)]
+    assert [job.kind for job in again] == ["train", "evaluate 2", "evaluate", "show", "report"]
+    train, alone, evaluate, show, report = again
+    assert train.tasks == (("train 1",), ("train 3",))
+    assert [dependency(job) for job in (train, alone)] == ["", ""]
+    assert evaluate.tasks == (("evaluate 1",), ("evaluate 3",))
+    assert dependency(evaluate) == f"aftercorr:{train.id}"
+    assert dependency(show) == f"aftercorr:{evaluate.id}"
+
+    one = find_stage(scored(tmp_path), "train 3")
+    assert cancel_stages(tmp_path, [one]) == [train]
+    assert calls(folder, "scancel")[-1] == f"{train.id}_1", "its sibling goes on"
+    assert set(cancel_stages(tmp_path, scored(tmp_path))) == set(again)
+    assert f"{train.id}" in calls(folder, "scancel")
 
 
 @pytest.mark.parametrize("limit", [2, 3, 8])

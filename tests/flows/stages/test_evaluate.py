@@ -4,29 +4,39 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, ExpertPolicy, load_expert
+from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.common.trust import trusting
+from gaitforge.common.trust import UntrustedCodeError, trusting
 from gaitforge.flows.intervals import combined_interval, mean_interval, success_interval
 from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.plans import PLAN as PLAN_FILE
 from gaitforge.flows.records.plans import record_from_tree
-from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy, is_evaluated
+from gaitforge.flows.records.records import to_tree, write_record
+from gaitforge.flows.stages.evaluate import (
+    compared_policy,
+    control_latency,
+    evaluate_policy,
+    is_evaluated,
+)
 from gaitforge.flows.tasks.evaluation import (
     CLASS,
     EXPERT,
+    RUN,
+    Cell,
     PolicyEvaluation,
     PolicySource,
     References,
+    measured,
 )
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from tests.flows.making import Counting
@@ -49,6 +59,15 @@ class Kicking:
 
     def act(self, observation: Observation) -> np.ndarray:
         return self._actions[: len(observation.policy)]
+
+
+class Ended(NamedTuple):
+    """An evaluated episode."""
+
+    episode_return: float
+    length: int = 1
+    success: bool = True
+    terminated: bool = False
 
 
 class Sleeper:
@@ -96,11 +115,21 @@ def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
     made = evaluate_policy(source, LeggedEvaluation(grid=grid, robots=4), Silent())
     for cell, returns in zip(made.cells, made.returns, strict=True):
         assert cell["return"] == np.mean(returns)
-        assert cell["return_ci95"] == list(mean_interval(returns) or ())
+        low, high = mean_interval(returns) or (0.0, 0.0)
+        assert cell["return_ci95"] == [low, min(high, LARGEST_RETURN)]
         assert cell["success_ci95"] == list(success_interval(round(cell["success"] * 3), 3))
-    assert made.return_ci95 == combined_interval(
-        [cell["return"] for cell in made.cells], [cell["return_ci95"] for cell in made.cells]
-    )
+    means = [cell["return"] for cell in made.cells]
+    low, high = combined_interval(means, [mean_interval(each) for each in made.returns]) or (0, 0)
+    assert made.return_ci95 == (low, min(high, LARGEST_RETURN))
+
+
+def test_an_interval_ends_at_the_largest_possible_return() -> None:
+    ended = [Ended(value) for value in (LARGEST_RETURN, 3.0)]
+    cells = [Cell({"terrain": "flat"}, ended), Cell({"terrain": "rough"}, ended)]
+    made = measured(EXPERT_SOURCE, PLAN, cells, 0, 1.0, (1.0, 1.0))
+    assert [cell["return_ci95"][1] for cell in made.cells] == [LARGEST_RETURN] * 2
+    half = (combined_interval([7.644] * 2, [mean_interval([12.288, 3.0])] * 2) or (0, 0))[0] - 7.644
+    assert made.return_ci95 == (pytest.approx(7.644 + half), LARGEST_RETURN)
 
 
 def test_the_rate_counts_the_steps_that_were_simulated() -> None:
@@ -145,6 +174,23 @@ def test_an_expert_of_another_robot_is_refused_before_anything_is_simulated() ->
         assert isinstance(policy, ExpertPolicy)
         assert policy.robot.name == robot
     assert replace(PLAN, robot="aliengo").key(EXPERT_SOURCE) == PLAN.key(EXPERT_SOURCE)
+
+
+def test_a_policy_is_compared_with_who_collected_its_episodes(tmp_path: Path) -> None:
+    source = PolicySource("run", RUN, str(tmp_path))
+
+    def compared(robot: str, **record: str) -> tuple[str, str]:
+        write_record(tmp_path / PLAN_FILE, {"robot": robot, **record})
+        policy, plan = compared_policy(source, replace(PLAN, reset_every=64), EXPERT)
+        assert (policy.name, plan.reset_every) == (EXPERT, 0)
+        return policy.place, getattr(plan, "robot", "")
+
+    assert compared("aliengo", expert="aliengo-weak") == ("aliengo-weak", "aliengo")
+    assert compared("go1") == ("go1-locomotion", "go1"), "a run of an older version"
+    with pytest.raises(UntrustedCodeError, match="evil:Code"):
+        compared("aliengo", expert="evil:Code")
+    with pytest.raises(ValueError, match=r"gone.*another policy to compare with: --against"):
+        compared("aliengo", expert=str(tmp_path / "gone.safetensors"))
 
 
 def test_an_evaluation_comes_back_from_its_file() -> None:

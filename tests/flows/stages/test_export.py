@@ -1,6 +1,7 @@
 """A training run's export: what the simulator sees of it is what was trained."""
 
 import json
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from gaitforge.collectors.legged.rollout import EvaluationGrid
-from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.collectors.robots.robot import ASSETS, RobotCard, load_robot, robots_attribute
 from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.stages.evaluate import evaluate_policy
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.stages.transfer import ExportPlan, robot_facts, run_export
-from gaitforge.flows.tasks.evaluation import run_source
+from gaitforge.flows.tasks.evaluation import run_source, trained_robot
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.checkpoint import CHECKPOINT, read_checkpoint
 from gaitforge.learners.export.export import PolicyExportOptions
+from tests.flows.gym_stores import TINY, make_gym_store
 from tests.flows.making import small_run
 from tests.learners.control.exporting import export_small
 
@@ -83,6 +87,45 @@ def test_the_description_says_where_the_policy_comes_from(run: Path, tmp_path: P
     assert description["control"]["robot"] == "aliengo"
     assert listening.said == []
     assert run_export(PT2_ONLY, run, tmp_path / "out", listening).already_there
+
+
+def test_a_run_of_other_data_is_exported_without_a_robots_card(tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr")
+    run_training(TrainPlan(SelectPlan(where="terminated"), TINY), store, tmp_path / "run", Silent())
+    result = run_export(PT2_ONLY, tmp_path / "run", tmp_path / "out", Silent())
+    told = json.loads((tmp_path / "out" / "policy.json").read_text())
+    assert (told["control"], told["command"]) == (None, None)
+    assert told["note"] == result.note
+    assert result.note.startswith("hopper.zarr (gymnasium) holds no data of a legged robot's task")
+    assert told["observation"]["fields"]["joint_pos"] == {
+        "start": 2, "stop": 5, "unit": None, "meaning": None,
+    }  # fmt: skip
+    assert told["source"]["control_dt_s"] == 0.008
+    with pytest.raises(ValueError, match="export it without --robot"):
+        run_export(replace(PT2_ONLY, robot="go1"), tmp_path / "run", tmp_path / "new", Silent())
+
+
+def test_a_run_keeps_a_copy_of_its_own_robot(run: Path, tmp_path: Path) -> None:
+    mine = robots_attribute([own_robot(tmp_path / "mine")])
+    record = json.loads((run / PLAN).read_text())
+    record |= {"robot": "mine", "own_robots": mine, "evaluation": {"robot": str(tmp_path / "mine")}}
+    kept = tmp_path / "kept"
+    shutil.copytree(run, kept)
+    (kept / PLAN).write_text(json.dumps(record))
+    assert trained_robot(kept) == str(tmp_path / "mine")
+    shutil.rmtree(tmp_path / "mine")
+    run_export(PT2_ONLY, kept, tmp_path / "out", Silent())
+    told = json.loads((tmp_path / "out" / "policy.json").read_text())
+    assert told["control"]["robot"] == "mine"
+    assert str(tmp_path) not in json.dumps(told), "an export holds no paths of this machine"
+
+
+def own_robot(folder: Path) -> RobotCard:
+    """A robot that does not ship: Go1's files under another name."""
+    shutil.copytree(ASSETS / "go1", folder)
+    card = json.loads((folder / "robot.json").read_text())
+    (folder / "robot.json").write_text(json.dumps({**card, "name": "mine"}))
+    return load_robot(str(folder))
 
 
 def test_an_unfinished_run_is_exported_with_a_note(run: Path, tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets import open_store
 from gaitforge.flows.records.records import TRAINING_LOCK
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.cli.main import SHORT_NAMES, build_parser, parsed
 from gaitforge.pipeline.cli.parsing.parser import RUNNERS_TITLE
-from tests.pipeline.command_line import SMALL_MODEL, Outcome, Run, assert_refused
+from tests.pipeline.command_line import SMALL_MODEL, TINY_GRID, Outcome, Run, assert_refused, call
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -89,12 +91,22 @@ def test_json_of_models_and_experts(run: Run) -> None:
 
 
 def test_a_training_keeps_its_settings_and_its_folder(run: Run, store: Path, trained: Path) -> None:
-    settings = json.loads((trained / "plan.json").read_text())["plan"]["config"]
+    record = json.loads((trained / "plan.json").read_text())
+    settings = record["plan"]["config"]
     assert settings["steps"] == 2
     assert settings["model_overrides"] == json.loads(SMALL_MODEL)
+    grid = {"terrains": ["flat"], "skills": ["stand", "run"], "levels": [2]}
+    assert record["evaluation"]["grid"].items() >= grid.items(), "the cells of its episodes"
+    assert record["expert"] == "aliengo-locomotion"
     with exclusive_lock(trained / TRAINING_LOCK):
         second = run("train", store, "--out", trained, "--steps", "2")
     assert_refused(second, "another process trains in")
+
+
+def test_the_expert_of_episodes_is_who_collected_them(tmp_path: Path) -> None:
+    path = tmp_path / "weak.zarr"
+    assert call("collect", path, *TINY_GRID, "--expert", "aliengo-weak") == 0
+    assert LeggedEvaluation().collecting_expert(open_store(path).select()) == "aliengo-weak"
 
 
 def test_evaluation_of_a_run_and_of_an_expert(run: Run, trained: Path) -> None:
@@ -109,6 +121,13 @@ def test_evaluation_of_a_run_and_of_an_expert(run: Run, trained: Path) -> None:
         assert (cell["terrain"], cell["skill"], cell["level"]) == ("flat", "run", 1)
         assert cell["episodes"] == 1
         assert 0.0 <= cell["success"] <= cell["survival"] <= 1.0
+    *_, means, where = run("evaluate", trained, "--episodes", "1").out.splitlines()
+    assert means.endswith("that of a return needs two episodes per cell")
+    assert "()" not in means
+    assert where.startswith("evaluated on 2 cells: flat x stand, run, terrain level 2 of 0 to 9, 1")
+    several = run("evaluate", trained, "--robot", "go1,aliengo", "--against", "expert")
+    assert_refused(several, "--beside names the experts")
+    assert_refused(run("evaluate", trained, "--against", "go1-locomotion"), "drives", "--against")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

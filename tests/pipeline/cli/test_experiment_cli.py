@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.pipeline.report.test_pictures import draw_blocks
 from tests.pipeline.report.test_report import PageReader
 
 pytestmark = pytest.mark.slow
+Capture = pytest.CaptureFixture[str]
 
 OWN = {
     "mlp": {"model_overrides": {"hidden_dim": 16, "n_layers": 1}},
@@ -75,15 +77,17 @@ def test_the_page_and_the_markdown_show_the_records_numbers(compared: Path) -> N
     text = (compared / REPORT_NAME).read_text()
     page = PageReader(text)
     links = [each.removeprefix("a href=").partition("#") for each in page.loads]
-    assert all((compared / file).parent.name == "episodes" for file, _, _ in links)
-    assert all((compared / file).is_file() and "&skill=" in cell for file, _, cell in links)
+    assert all((compared / file).is_file() for file, _, _ in links)
+    cells = [(file, cell) for file, mark, cell in links if mark]
+    assert all((compared / file).parent.name == "episodes" for file, _ in cells)
+    assert all("&skill=" in cell for _, cell in cells)
     assert page.unnamed_charts == 0
-    sections = ["result", "expert", "data", "training", "evaluation", "latency", "repeat"]
-    assert page.ids == sections
+    sections = ["result", "pictures", "data", "training", "evaluation", "latency", "repeat"]
+    assert page.ids == [*sections, "next"]
     assert "at terrain level 2 of 0 to 9" in text
     assert "12.288" in text
-    assert "mlp-seed-0<small>median return" in text
-    assert "mlp-seed-1<small>" not in text, "of the first seed only"
+    assert "mlp, seed 0<small>median return" in text
+    assert "mlp, seed 1<small>" not in text, "of the first seed only"
     markdown = (compared / TABLE_NAME).read_text().splitlines()
     for result, row in zip(record["results"], markdown[2:], strict=False):
         shown = [result["learner"], f"{result['parameters']:,}"]
@@ -100,6 +104,44 @@ def test_the_page_and_the_markdown_show_the_records_numbers(compared: Path) -> N
 def test_the_same_files_give_the_same_page(compared: Path) -> None:
     before = (compared / REPORT_NAME).read_bytes()
     assert write_report(compared).read_bytes() == before
+
+
+def test_an_evaluation_of_a_run_says_what_the_report_says(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    summary = json.loads((compared / "summary.json").read_text())
+    rows = [row for row in summary["runs"] if row["learner"] == "mlp"]
+
+    def evaluated(row: dict[str, Any], *words: str) -> tuple[dict[str, Any], bool]:
+        """What `evaluate` says, and whether it has evaluated the expert."""
+        run = compared / "train" / row["run"]
+        again = ("--against", "expert", "--threads", "1", "--json", *words)
+        assert call("evaluate", run, *again) == 0
+        shown = capsys.readouterr()
+        return json.loads(shown.out), "evaluate expert" in shown.err
+
+    made: dict[str, Any] = {}
+    for number, row in enumerate(rows):
+        made, is_new = evaluated(row)
+        assert is_new == (number == 0), "the second policy does not pay for the expert"
+        told = ("return", "success", "return_fraction", "return_fraction_ci95")
+        assert [made[name] for name in told] == [row[name] for name in told]
+        cells = ("terrain", "skill", "level", "return_fraction")
+        mine, reported = (
+            [[cell[name] for name in cells] for cell in record["cells"]] for record in (made, row)
+        )
+        assert mine == reported
+        assert made["against"]["return"] == summary["expert"]["return"]
+        assert made["against"]["place"] == "aliengo-locomotion"
+    [kept] = tmp_path.rglob("*.json")
+    whole = kept.read_text()
+    for damaged in (whole.replace('"return": ', '"return": 1', 1), whole[:-9], ""):
+        kept.write_text(damaged)
+        again, is_new = evaluated(rows[-1])
+        assert is_new, "a damaged file is not trusted"
+        assert again["against"] == made["against"]
+    assert evaluated(rows[-1], "--seed", "5")[1], "of other episodes it is another evaluation"
 
 
 def test_the_best_checkpoint_evaluates(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:

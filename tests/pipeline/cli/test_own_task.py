@@ -54,6 +54,17 @@ def test_the_task_of_the_how_to_page_is_whole(
     mine = json.loads(done("evaluate", "runs/it", *words, "--trust", "point:PointPlan"))
     assert (mine["task"], mine["episodes"], mine["policy"]) == ("point:PointPlan", 7, "it")
     assert mine["latency_us_median"] > 0
+    assert "point.zarr holds no data of a legged robot's task" in done(
+        "export", "runs/it", "out/it"
+    )
+    exported = json.loads(done("evaluate", "out/it", *words, "--trust", "point:PointPlan"))
+    assert exported["return"] == pytest.approx(mine["return"], rel=1e-4)
+    assert_refused(run("evaluate", "out/it"), "point:PointPlan", "--trust")
+    told = done("evaluate", "out/it", *words[:2], "--trust", "point:PointPlan")
+    assert "survival" not in told
+    last = told.splitlines()[-1]
+    assert last.startswith("evaluated on task point: ")
+    assert "7" in last
     own = ("collect", "data/new.zarr", "--task", "point:PointPlan", "--skill", "runn")
     assert_refused(run(*own, "--robot", "nope"), "--skill, --robot have no effect")
     theirs = json.loads(done("evaluate", "damper", "--task", "point:PointPlan", *words))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.legged.rollout import EvaluationGrid
+from gaitforge.common.files import sha256_file
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
@@ -102,6 +103,28 @@ def test_a_shipped_policy_is_exported(
     # What has the name here comes first.
     (tmp_path / "out").rename(tmp_path / "fcnet-aliengo")
     assert run_source(Path("fcnet-aliengo")).kind == "exported"
+
+
+def test_a_shipped_policy_is_trained_further(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ("--batch-size", "2", "--set", "config.window_len=8", "--steps")
+    words = ("train", store, "--start-from", "fcnet-aliengo", *small)
+    wrong = run(*words, "1", "--out", "a", "--model", "mlp")
+    assert_refused(wrong, "cannot start from fcnet-aliengo: model.kind is fcnet there, mlp here")
+    assert run(*words, "1", "--out", "a").code == 0
+    record = json.loads((tmp_path / "a" / "plan.json").read_text())
+    weights = sha256_file(SHIPPED / "fcnet-aliengo" / "checkpoint.safetensors")
+    assert record["start"] == {"run": "fcnet-aliengo", "checkpoint": "last", "sha256": weights}
+    more = run(*words, "2", "--out", "a")
+    assert_refused(more, "a was planned with 1 step; to go on from its weights: --start-from a")
+    assert run("train", store, "--start-from", "./a/", "--out", "b", *small, "2").code == 0
+    record = json.loads((tmp_path / "b" / "plan.json").read_text())
+    assert record["start"]["run"] == "a"
+    compare = ("compare", store, "--models", "mlp", "--steps", "1", "--out", "c", "--episodes", "1")
+    wrong = run(*compare, "--set", "settings.start_from=fcnet-aliengo")
+    assert_refused(wrong, "this training cannot start from fcnet-aliengo: model.kind")
 
 
 def test_a_wrong_name_lists_the_shipped_ones(

@@ -64,10 +64,10 @@ def test_a_dry_run_shows_the_script_of_what_was_asked_for_and_does_nothing(
     more = ["--json"] if as_json else []
     outcome = run(*words, "--runner", "slurm", "--dry-run", "--time", "1:00:00", *more)
     assert outcome.code == 0, outcome.err
-    scripts = [each["script"] for each in json.loads(outcome.out)] if as_json else [outcome.out]
-    assert "\n".join(scripts).count("#!/bin/bash") == 1
-    assert scripts[0].startswith("#!/bin/bash")
-    assert "1:00:00" in scripts[0]
+    [script] = [job["script"] for job in json.loads(outcome.out)] if as_json else [outcome.out]
+    assert script.count("#!/bin/bash") == 1
+    assert "--time=1:00:00\n" in script
+    assert as_json or outcome.out.startswith("stage "), "a table first"
     assert contents() == before
 
 

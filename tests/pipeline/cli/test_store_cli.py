@@ -67,6 +67,9 @@ def test_json_and_tables_of_a_store(run: Run, store: Path) -> None:
     assert [g["skill"] for g in json.loads(chosen.out)] == ["run"]
     by_level = json.loads(run("query", store, "--group-by", "level", "--json").out)
     assert [g["level"] for g in by_level] == [2]
+    limited = run("query", store, "--group-by", "friction", "--limit", "3")
+    assert "3 of 4 groups; --limit 0 shows all" in limited.out
+    assert len(json.loads(run("query", store, "--group-by", "seed", "--json").out)) == 4
     clean = {"faults": [], "parts": 1, "replayed": 0}
     assert json.loads(run("verify", store, "--json").out) == clean
     assert "no fault" in run("verify", store).out
@@ -100,13 +103,23 @@ def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
 
 @pytest.mark.slow
 def test_a_card_is_beside_the_store_or_elsewhere(run: Run, store: Path, tmp_path: Path) -> None:
-    run("card", store, "--no-channels", "--no-pictures")
-    run("card", store, "--no-channels", "--no-pictures", "--out", tmp_path / "card")
-    for folder in (store.with_name("legged.zarr.card"), tmp_path / "card"):
-        written = {p.name for p in folder.iterdir()}
-        added = {page.file for page in CARD_PAGES.values()}
-        assert written == {"card.html", "card.md", "card.json", *added}
+    quick = ("card", store, "--no-channels", "--no-pictures")
+    player = store.parent / "episodes" / "collected.html"
+    player.parent.mkdir()
+    player.touch()
+    files = ["card.html", *(page.file for page in CARD_PAGES.values()), "card.md", "card.json"]
+    for folder, asked in (
+        (store.with_name("legged.zarr.card"), ()),
+        (tmp_path / "card", ("--out", tmp_path / "card")),
+    ):
+        assert run(*quick, *asked).out.split() == [str(folder / name) for name in files]
+        assert {path.name for path in folder.iterdir()} == set(files)
+        link = 'href="../episodes/collected.html"' in (folder / "card.html").read_text()
+        assert link is not bool(asked), "another folder may be published"
+    shutil.rmtree(player.parent)
     assert "run" in (tmp_path / "card" / "card.md").read_text()
+    (tmp_path / "file").touch()
+    assert_refused(run(*quick, "--out", tmp_path / "file"), "is a file; a card needs a folder")
 
 
 @pytest.mark.slow

@@ -134,7 +134,8 @@ def test_the_command_names_its_filters(
     options = ["--out", tmp_path / "card", "--terrain", "rough", "--where", where, "--no-channels"]
     assert call("card", store.path, *options) == 0
     written = capsys.readouterr().out.split()
-    assert written == [str(tmp_path / "card" / n) for n in (PAGE_NAME, MARKDOWN_NAME, RECORD_NAME)]
+    names = [PAGE_NAME, *(page.file for page in CARD_PAGES.values()), MARKDOWN_NAME, RECORD_NAME]
+    assert written == [str(tmp_path / "card" / name) for name in names]
     filters = "terrain=rough; length > 1 and friction < 2"
     assert filters in (tmp_path / "card" / MARKDOWN_NAME).read_text()
     page = unescape((tmp_path / "card" / PAGE_NAME).read_text())

@@ -50,14 +50,15 @@ class PageReader(HTMLParser):
         values = dict(attrs)
         if tag not in VOID_TAGS:
             self._open.append(tag)
-        embedded = tag == "img" and (values.get("src") or "").startswith("data:image/png;base64,")
+        source = values.get("src") or ""
+        embedded = tag == "img" and re.match(r"data:image/(png|webp);base64,", source) is not None
         if tag in LOADING_TAGS and not embedded:
             self.loads.append(tag)
         for name in ("src", "href", "xlink:href", "data", "action", "srcset"):
             if name in values and not (embedded or (values[name] or "").startswith("#")):
                 self.loads.append(f"{tag} {name}={values[name]}")
         if embedded:
-            self.pictures[values.get("alt") or ""] = (values["src"] or "").partition(",")[2]
+            self.pictures[values.get("alt") or ""] = source.partition(",")[2]
         if tag == "svg" and not values.get("aria-label"):
             self.unnamed_charts += 1
         if tag == "section":
@@ -185,7 +186,7 @@ def test_the_page_shows_the_run_names_its_sources_and_loads_nothing(page: str) -
         assert text in page
     # mode 9 of a window of 64 steps of 20 ms
     assert f"{9 / (64 * 0.02):.2f} Hz" in page
-    assert "10 of 64 modes" in page
+    assert "10 of 33 frequencies" in page
     reader = PageReader(page)
     assert reader.loads == []
     assert reader.unnamed_charts == 0
@@ -195,8 +196,10 @@ def test_the_page_shows_the_run_names_its_sources_and_loads_nothing(page: str) -
     assert targets <= set(re.findall(r'id="([\w.-]+)"', page))
     assert reader.ids == [
         "result", "expert", "dataset", "randomisation", "spectra", "training", "evaluation",
-        "latency", "repeat",
+        "latency", "repeat", "next",
     ]  # fmt: skip
+    menu = re.findall(r'<a href="#(\w+)">([^<]+)</a>', page[: page.index("<main>")])
+    assert menu == re.findall(r'<section id="(\w+)">\s*<h2>([^<]+)</h2>', page)
     for section in page.split("<section")[1:]:
         assert re.search(r"(summary|dataset|plan|pictures|expert)\.json|history\.jsonl", section)
 
@@ -211,11 +214,15 @@ def add_pictures(run_dir: Path) -> dict[str, bytes]:
         contents[skill] = (folder / f"{skill}.png").read_bytes()
         sheets.append(
             {"file": f"{skill}.png", "policy": "expert", "caption": f"median return: {skill}",
-             "skill": skill, "terrain": "rough", "level": 4, "command": "0.5 m/s",
+             "skill": skill, "terrain": "rough", "level": 4, "command": "0.5 m/s", "seed": 2**62,
              "success": skill == "run", "succeeded": 3, "episodes": 5}
         )  # fmt: skip
-    write_json(folder / "pictures.json", {"renderer": "side", "sheets": sheets})
-    return contents
+    film = {**sheets[0], "file": "film.webp", "still": "film.png", "policy": "fcnet", "seed": 2**62}
+    for name in ("film.webp", "film.png"):
+        Image.new("RGB", (40, 20), "#009e73").save(folder / name)
+    write_json(folder / "pictures.json", {"renderer": "side", "film": film, "sheets": sheets})
+    contents |= {"Film": (folder / "film.webp").read_bytes()}
+    return contents | {"Still": (folder / "film.png").read_bytes()}
 
 
 @pytest.mark.usefixtures("no_charts")
@@ -230,7 +237,11 @@ def test_sheets_stages_and_the_experts_card_are_shown(run_dir: Path, page: str) 
     assert reader.loads == []
     assert {alt.split()[0]: b64decode(data) for alt, data in reader.pictures.items()} == contents
     assert "no success, 3 of 5 episodes succeed" in text
-    assert "<code>pictures/crawl.png</code>" in text
+    for name in ("crawl.png", "film.webp", "film.png"):
+        assert f"<code>pictures/{name}</code>" in text
+    shown = re.sub(r"<[^>]*>", "", text[text.index("<body>") :])
+    assert str(2**62) in text
+    assert str(2**62) not in shown, "a seed is in the title of its caption"
     assert reader.row("collect")[-1] == "35 s", "of both runs of an interrupted stage"
     assert reader.row("train FCNet, first stage")[-1] == "20 s"
     assert reader.row("train FCNet")[-1] == "70 s"
@@ -239,6 +250,28 @@ def test_sheets_stages_and_the_experts_card_are_shown(run_dir: Path, page: str) 
     write_json(run_dir / "wall.json", {"collect": 30.0})
     with pytest.raises(ValueError, match=r"wall\.json must be a JSON list"):
         write_report(run_dir)
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_the_report_links_the_pages_beside_it_or_says_what_makes_them(run_dir: Path) -> None:
+    store = f"{run_dir.name}/legged.zarr"
+    alone = write_report(run_dir).read_text()
+    assert f"<code>gaitforge card {store}</code>" in alone
+    beside = ["episodes/fcnet.html", "episodes/collected.html", "legged.zarr.card/card.html"]
+    for name in beside:
+        (run_dir / name).parent.mkdir(exist_ok=True)
+        (run_dir / name).touch()
+    text = write_report(run_dir).read_text()
+    opening = text[: text.index("<main>")]
+    assert re.findall(r'<a href="([^#"]+)"', opening) == beside
+    cell = re.search(r'<a title="([^"]+)" href="episodes/fcnet.html#[^"]*stairs[^"]*">', text)
+    assert cell is not None
+    assert cell[1].endswith("on stairs")
+    assert f"<code>gaitforge card {store}</code>" not in text
+    assert f"<code>gaitforge export {run_dir.name}/train/fcnet exports/fcnet</code>" in text
+    assert "with gaitforge 0.1.0 (git revision <code>5e0f3b8c21aa</code>)" in text
+    edit(run_dir / "summary.json", lambda summary: summary.update(git_revision="unknown"))
+    assert "with gaitforge 0.1.0." in write_report(run_dir).read_text()
 
 
 def test_sheets_are_read_from_the_pictures_folder_alone(run_dir: Path) -> None:

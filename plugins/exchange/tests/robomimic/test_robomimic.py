@@ -298,7 +298,7 @@ def test_what_an_export_refuses_and_says(tmp_path: Path) -> None:
     whole.with_rows(whole.rows[:1]).save(tmp_path / "one.json")
     for options, message in (
         ({"held_out": 1e-9}, "filter key valid: none of its episodes is exported"),
-        ({"masks": (str(tmp_path / "none.json"),)}, "none.json is not a saved selection"),
+        ({"masks": (str(tmp_path / "none.json"),)}, f"no file {tmp_path}/none.json"),
         ({"masks": (str(tmp_path / "one.json"),) * 2}, "two filter keys would be named one"),
     ):
         with pytest.raises(DatasetError, match=message):

@@ -10,6 +10,9 @@ const COLOURS = [
 const AT_FIRST = ["velocity", "trunk height", "reward terms of a step", "torque", "action"];
 const SHOWN_AT_FIRST = 3;
 const HEIGHT_PX = 150;
+/** Of a chart with more curves, only the largest of an episode are drawn until others are chosen. */
+const MOST_CURVES = 12;
+const LARGEST = 4;
 
 interface Plot {
   chart: number;
@@ -21,6 +24,8 @@ export class Curves {
   private readonly box = element("charts");
   private readonly chosen: Set<number>;
   private plots: Plot[] = [];
+  /** Number of a chart of many curves -> the names of those that were chosen in its legend. */
+  private readonly picked = new Map<number, Set<string>>();
   private loaded?: Loaded;
   private time = 0;
 
@@ -85,6 +90,8 @@ export class Curves {
     const line = getComputedStyle(document.body).getPropertyValue("--line");
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui" };
     const unit = chart.unit === "1" ? "" : ` (${chart.unit})`;
+    const many = chart.curves.length > MOST_CURVES;
+    const drawn = this.picked.get(number) ?? new Set(many ? largest(chart.curves, data) : chart.curves);
     const options: uPlot.Options = {
       title: chart.name + unit,
       width: this.box.clientWidth,
@@ -94,9 +101,26 @@ export class Curves {
       legend: { live: true },
       focus: { alpha: 0.25 },
       cursor: { drag: { x: false, y: false }, focus: { prox: 12 }, points: { show: false } },
-      series: [{ label: "s", value: (_, v) => (v ?? 0).toFixed(2) }, ...chart.curves.map(curve)],
+      series: [
+        { label: "time", value: (_, v) => `${(v ?? 0).toFixed(2)} s` },
+        ...chart.curves.map((name, k, all) => ({ ...curve(name, k, all), show: drawn.has(name) })),
+      ],
+      hooks: {
+        setSeries: [
+          (_, k, { show }) => {
+            if (k === null || show === undefined) return; // it came into focus only
+            if (show) drawn.add(chart.curves[k - 1]);
+            else drawn.delete(chart.curves[k - 1]);
+            this.picked.set(number, drawn);
+          },
+        ],
+      },
     };
     const plot = new uPlot(options, [steps.map((step) => step * index.dt), ...data], this.box);
+    if (many && !this.picked.has(number)) {
+      const others = `The ${LARGEST} largest of ${chart.curves.length} in this episode; press a name to add or remove it.`;
+      plot.root.append(made("p", others, "hint"));
+    }
     const now = made("div", "", "now");
     plot.over.append(now);
     const pressed = (event: PointerEvent) => {
@@ -109,6 +133,13 @@ export class Curves {
     plot.over.addEventListener("pointerleave", () => this.move(this.time));
     return { chart: number, plot, now };
   }
+}
+
+/** The names of the curves with the largest mean size. */
+function largest(names: string[], data: number[][]): string[] {
+  const size = (values: number[]) => values.reduce((sum, value) => sum + Math.abs(value), 0);
+  const sizes = data.map(size);
+  return [...names.keys()].sort((a, b) => sizes[b] - sizes[a]).slice(0, LARGEST).map((k) => names[k]);
 }
 
 /** A commanded value is dashed, in the colour of the actual one, which comes next. */

@@ -1,7 +1,7 @@
 /** Wires the page: list, view, curves, clock, keyboard and links. */
 import { Curves } from "./curves.ts";
 import { showFacts } from "./facts.ts";
-import { List } from "./list.ts";
+import { List, outcome } from "./list.ts";
 import { element, index, load, type Loaded } from "./page.ts";
 import { Player } from "./player.ts";
 import { Stage } from "./stage.ts";
@@ -52,6 +52,7 @@ function show(): void {
   scrub.value = String(player.time);
   scrub.setAttribute("aria-valuetext", `${time} seconds`);
   element("clock").textContent = `${time} s`;
+  showEnd(loaded, player.time);
   const base = stage?.robot.base;
   const rate = stage?.quality.rate ?? 0;
   const place = base ? `x ${base.x.toFixed(3)}  y ${base.y.toFixed(3)}  z ${base.z.toFixed(3)} m` : "";
@@ -59,6 +60,18 @@ function show(): void {
   play.textContent = player.playing ? "❚❚" : "▶";
   play.setAttribute("aria-label", player.playing ? "Pause" : "Play");
   Object.assign(document.body.dataset, { rate: rate.toFixed(1), quality: String(stage?.quality.level) });
+}
+
+/** Says that the robot's recording has ended: its last pose stands still, without forces. */
+function showEnd({ episode, end }: Loaded, time: number): void {
+  const notice = element("ended");
+  const over = time >= end - 1e-6;
+  notice.hidden = !over;
+  if (!over) return;
+  const fell = outcome(episode) === "fell";
+  const ghost = time < player.duration - 1e-6 && ghostShown() ? "; the ghost goes on" : "";
+  notice.className = fell ? "bad" : "";
+  notice.textContent = `${fell ? "fell" : "ended"} at ${end.toFixed(2)} s; the recording ends here${ghost}`;
 }
 
 /** Writes the episode and the time into the page's address. */
@@ -143,6 +156,10 @@ function faster(places: number): void {
   player.speed = Number(SPEEDS.value);
 }
 
+function ghostShown(): boolean {
+  return index.ghost !== "" && ghost.checked;
+}
+
 function setGhost(on: boolean): void {
   ghost.checked = on;
   if (stage) stage.haunted = on;
@@ -170,6 +187,8 @@ element("next").addEventListener("click", (event) => KEYS.n(event as unknown as 
 SPEEDS.addEventListener("change", () => (player.speed = Number(SPEEDS.value)));
 ghost.addEventListener("change", () => setGhost(ghost.checked));
 (ghost.parentElement as HTMLElement).hidden = index.ghost === "";
+element("ghost-key").hidden = index.ghost === "";
+element("ghost-name").textContent = index.ghost;
 follow.addEventListener("change", () => setFollow(follow.checked));
 element<HTMLInputElement>("loop").addEventListener("change", (event) => {
   player.loop = (event.target as HTMLInputElement).checked;

@@ -97,8 +97,10 @@ export interface Loaded {
   tile: Tile;
   /** The other policy's poses. */
   ghost?: Matrix;
-  /** Seconds from the first pose to the last. */
+  /** Seconds from the first pose to the last, of the robot or of its ghost. */
   duration: number;
+  /** Seconds to the robot's last pose. */
+  end: number;
 }
 
 /** An element of the page by its id. */
@@ -129,7 +131,8 @@ export async function load(number: number): Promise<Loaded> {
   ]);
   const tile = { heights, ...index.tiles[episode.tile] };
   const frames = Math.max(poses.rows, ghost?.rows ?? 0);
-  return { episode, number, poses, series, tile, ghost, duration: (frames - 1) * index.dt };
+  const [duration, end] = [frames, poses.rows].map((rows) => (rows - 1) * index.dt);
+  return { episode, number, poses, series, tile, ghost, duration, end };
 }
 
 /** The column of a chart's curve in a series; -1 if it was not recorded. */

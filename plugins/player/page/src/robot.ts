@@ -4,6 +4,8 @@ import { decode, type Matrix } from "./blocks.ts";
 import type { Joint, Quat, Robot, Shape } from "./page.ts";
 
 const GHOST = [120, 170, 90];
+const OUTLINE = [70, 130, 45];
+const OUTLINE_M = 0.012;
 
 const quaternion = ([w, x, y, z]: Quat) => new THREE.Quaternion(x, y, z, w);
 
@@ -25,7 +27,7 @@ export class RobotModel {
   private readonly other = new THREE.Quaternion();
   private readonly moved = new THREE.Vector3();
 
-  /** A ghost is drawn in one colour, and seen through. */
+  /** A ghost is drawn in one colour, seen through, with an outline; where both coincide it is behind. */
   constructor(private readonly robot: Robot, ghost = false) {
     this.limbs = robot.bodies.map((body) => ({
       group: new THREE.Group(),
@@ -40,7 +42,7 @@ export class RobotModel {
     robot.bodies.forEach((body, b) => {
       const { group } = this.limbs[b];
       (this.limbs[body.parent]?.group ?? this.group).add(group);
-      for (const shape of body.shapes) group.add(shapeMesh(shape, ghost));
+      for (const shape of body.shapes) group.add(...shapeMeshes(shape, ghost));
     });
     this.feet = robot.feet.map((foot) => {
       const mark = new THREE.Object3D();
@@ -88,22 +90,42 @@ export class RobotModel {
   }
 }
 
-function shapeMesh(shape: Shape, ghost: boolean): THREE.Mesh {
-  const [red, green, blue] = ghost ? GHOST : shape.colour;
-  const material = new THREE.MeshLambertMaterial({ transparent: ghost, opacity: ghost ? 0.45 : 1 });
-  material.color.setRGB(red / 255, green / 255, blue / 255, THREE.SRGBColorSpace);
-  const mesh = new THREE.Mesh(geometryOf(shape), material);
-  mesh.position.set(...shape.pos);
-  mesh.quaternion.copy(quaternion(shape.quat));
-  mesh.castShadow = !ghost;
+/** A shape's mesh, and of a ghost its outline. */
+function shapeMeshes(shape: Shape, ghost: boolean): THREE.Mesh[] {
+  const behind = { transparent: true, opacity: 0.45, polygonOffset: true, polygonOffsetFactor: 4, polygonOffsetUnits: 16 };
+  const material = new THREE.MeshLambertMaterial(ghost ? behind : {});
+  paint(material, ghost ? GHOST : shape.colour);
+  const geometry = geometryOf(shape);
+  const meshes: THREE.Mesh[] = [new THREE.Mesh(geometry, material)];
+  meshes[0].castShadow = !ghost;
+  if (ghost) {
+    meshes.push(new THREE.Mesh(geometry, OUTLINE_LOOK));
+    meshes[1].renderOrder = 1; // after the ghost itself, which hides the hull but for its rim
+  }
+  for (const mesh of meshes) {
+    mesh.position.set(...shape.pos);
+    mesh.quaternion.copy(quaternion(shape.quat));
+  }
   if (shape.triangles) {
     void decode(shape.triangles).then(({ values }) => {
-      mesh.geometry.setAttribute("position", new THREE.BufferAttribute(values, 3));
-      mesh.geometry.computeVertexNormals();
+      geometry.setAttribute("position", new THREE.BufferAttribute(values, 3));
+      geometry.computeVertexNormals();
     });
   }
-  return mesh;
+  return meshes;
 }
+
+function paint(material: THREE.MeshLambertMaterial | THREE.MeshBasicMaterial, [red, green, blue]: number[]): void {
+  material.color.setRGB(red / 255, green / 255, blue / 255, THREE.SRGBColorSpace);
+}
+
+/** The inner side of a hull around a shape: a rim is seen of it. */
+const OUTLINE_LOOK = new THREE.MeshBasicMaterial({ side: THREE.BackSide, transparent: true });
+paint(OUTLINE_LOOK, OUTLINE);
+OUTLINE_LOOK.onBeforeCompile = (shader) => {
+  const moved = `#include <begin_vertex>\n transformed += normalize(normal) * ${OUTLINE_M};`;
+  shader.vertexShader = shader.vertexShader.replace("#include <begin_vertex>", moved);
+};
 
 /** MuJoCo's sizes: half lengths, and cylinders and capsules along z. */
 function geometryOf({ kind, size: [a, b, c] }: Shape): THREE.BufferGeometry {

@@ -145,17 +145,20 @@ export class Stage {
       this.camera.position.add(moved);
       this.controls.target.add(moved);
     }
-    const [wantedX, wantedY, x, y] = SPEEDS.map((curve) => at(loaded, step, curve));
+    // After its last pose the robot stands still where it was: nothing moves or presses it.
+    const over = time >= loaded.end - 1e-6;
+    const [wantedX, wantedY, x, y] = SPEEDS.map((curve) => (over ? 0 : at(loaded, step, curve)));
     this.point(this.command, wantedX, wantedY, 0.32);
     this.point(this.velocity, x, y, 0.26);
     const place = new THREE.Vector3();
     this.robot.feet.forEach((foot, k) => {
-      const force = at(loaded, step, FEET[k]);
+      const force = over ? 0 : at(loaded, step, FEET[k]);
       this.dots[k].visible = this.forces[k].visible = force > CONTACT_N;
       this.forces[k].position.copy(foot.getWorldPosition(place));
       this.forces[k].scale.z = Math.max(force * FORCE_M_PER_N, 1e-3);
     });
-    this.barrierLook.color.set(at(loaded, step, PRESS) > CONTACT_N ? PRESSED : BARRIER);
+    const pressed = !over && at(loaded, step, PRESS) > CONTACT_N;
+    this.barrierLook.color.set(pressed ? PRESSED : BARRIER);
     this.sun.position.copy(this.looked).add(place.set(-1.2, 0.9, 5));
     this.sun.target.position.copy(this.looked);
     this.renderer.render(this.scene, this.camera);

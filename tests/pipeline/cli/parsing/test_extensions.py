@@ -10,7 +10,7 @@ import pytest
 from gaitforge.common.run_log import check_loggers
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.experiment_stages import page_address
+from gaitforge.flows.experiments.page_files import page_address
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.stage import run_stage

@@ -82,6 +82,7 @@ query {store} --list --sort retrun | unknown column 'retrun'; nearest: return
 query {store} --sort return | --sort is for --list
 query {store} --list --group-by level | --group-by and --list exclude each other
 query {store} --selection {store}/zarr.json | is not a saved selection
+query {store} --selection nope.json | no file nope.json
 query {store} --parquet {store}/zarr.json | is inside the store
 query {store} --save {store}/parts/saved.json | is inside the store
 query {store} --save /dev/full | it is not a file
@@ -157,6 +158,8 @@ serve --store x --schedule 'at two' | cannot schedule 'at two' in UTC
 serve --store x --schedule '0 0 2 * * *' | it has 6 fields; five fields are wanted
 serve --store x --schedule '60 2 * * *' | Invalid cron string
 serve --store x --schedule '0 2 * * *' --timezone Mars | in Mars
+serve --partition 'a b' | 'a b' cannot be the value of partition
+serve --time soon | a time limit looks like
 serve --preset huge | unknown preset 'huge'
 serve --set grid.parts=0 | parts must be 1 to 100,000, got 0
 serve --set grid.part=2 | unknown setting 'grid.part'
