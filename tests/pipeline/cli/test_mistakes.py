@@ -32,7 +32,7 @@ train {store} --out {new} --set config.peek_lr=0.1 | did you mean 'config.peak_l
 train {store} --out {new} --set settings.peek_lr=0.1 | did you mean 'config.peak_lr'?
 compare {store} --out {new} --set peak_lr=0.1 | did you mean 'config.peak_lr'?
 train {store} --out {new} --set config.peak_lr=fast | needs a number, not 'fast'
-train {store} --out {new} --objective retrun | did you mean 'return'?
+train {store} --out {new} --objective retrun | no objective 'retrun' | return
 train {store} --out {new} --log tensorbord | unknown logger 'tensorbord' | tensorboard
 train {store} --out {new} --device gpu | no device 'gpu'; allowed: cpu, cuda
 train {store} --out {new} --model bot-mocapact | actions have size 56, got 12 | gaitforge models
