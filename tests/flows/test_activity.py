@@ -14,14 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.common.interrupts import Interrupted
+from gaitforge.common.kernels import compiled, numba
 from gaitforge.common.locks import ProcessIdentity, file_system_time
 from gaitforge.common.redaction import redacted
+from gaitforge.flows.progress import COMPILING
 from gaitforge.flows.records import logs
 from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import (
     HEARTBEAT_S,
     MAX_FAILURES,
     STALE_S,
+    FollowedParts,
     Heartbeat,
     PartActivity,
     forget_stale,
@@ -54,6 +57,27 @@ def test_a_part_in_work_has_a_heartbeat_that_goes_with_its_end(tmp_path: Path) -
     assert read_active(tmp_path) == []
     assert [line["event"] for line in read_log(tmp_path)] == ["part started", "part committed"]
     assert read_failures(tmp_path) == []
+
+
+def test_a_part_whose_machine_code_is_compiled_says_so_until_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba().config, "CACHE_DIR", str(tmp_path / "machine-code"))
+    told: list[tuple[int, str]] = []
+    follow = FollowedParts(tmp_path, ["part-1"], lambda steps, note: told.append((steps, note)))
+
+    @compiled
+    def twice(number: int) -> int:
+        return 2 * number
+
+    with PartActivity(tmp_path, "part-1", 1000) as activity:
+        follow([])
+        assert twice(4) == 8
+        follow([])
+        activity.advance(300)
+        activity.writing()
+        follow([])
+    assert told == [(0, ""), (0, COMPILING), (300, "")]
 
 
 def test_a_failure_is_kept_with_its_last_line_and_an_interrupt_is_none(tmp_path: Path) -> None:

@@ -31,3 +31,7 @@ JSON = """
 gym list --json
 """
 """Commands that print JSON."""
+MISTAKES = """
+import d4r x.hdf5 {new} | unknown format 'd4r'; did you mean 'd4rl'?
+"""
+"""A typical mistake, and what its line of error holds."""

@@ -109,6 +109,7 @@ def test_every_preset_is_listed_and_every_kind_has_one() -> None:
     assert rows[0] == {
         "model": "fcnet",
         "kind": "fcnet",
+        "words": "Fourier Controller Network",
         "space": "legged",
         "objective": "any",
         "parameters": 254_668,

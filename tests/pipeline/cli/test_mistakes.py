@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import Run, assert_refused, tried
 
 MISTAKES = """
 colect x | did you mean 'collect'?
@@ -19,12 +19,11 @@ collect {new} --terrain roug | unknown terrain 'roug'; did you mean 'rough'? all
 collect {new} --skill runn | unknown skill 'runn'; did you mean 'run'?
 collect {new} --expert aliengo-locomoton | did you mean 'aliengo-locomotion'?
 collect {new} --robot aliengoo | no robot 'aliengoo'; did you mean 'aliengo'?
-collect {new} --sim mujocoo | unknown simulator 'mujocoo'; did you mean 'mujoco'?
+collect {new} --sim mujocoo | unknown simulator 'mujocoo' | allowed: mujoco
 collect {new} --task legged_policy | unknown task 'legged_policy'; did you mean 'legged-policy'?
 collect {new} --runner slrum | unknown runner 'slrum'; did you mean 'slurm'?
 collect {new} --set grid.prats=3 | did you mean 'grid.parts'?
 collect {new} --set prats=3 | unknown setting 'prats'; did you mean 'grid.parts'?
-import d4r x.hdf5 {new} | unknown format 'd4r'; did you mean 'd4rl'?
 query {store} --where "terain = 'flat'" | unknown column 'terain'; nearest: terrain
 query {store} --where 'terrain = flat' | unknown column 'flat' | single quotes
 query {store} --where '1; drop table x' | not allowed
@@ -33,8 +32,8 @@ train {store} --out {new} --set config.peek_lr=0.1 | did you mean 'config.peak_l
 train {store} --out {new} --set settings.peek_lr=0.1 | did you mean 'config.peak_lr'?
 compare {store} --out {new} --set peak_lr=0.1 | did you mean 'config.peak_lr'?
 train {store} --out {new} --set config.peak_lr=fast | needs a number, not 'fast'
-train {store} --out {new} --objective retrun | did you mean 'return'?
-train {store} --out {new} --log wandbb | unknown logger 'wandbb'; did you mean 'wandb'?
+train {store} --out {new} --objective retrun | no objective 'retrun' | return
+train {store} --out {new} --log tensorbord | unknown logger 'tensorbord' | tensorboard
 train {store} --out {new} --device gpu | no device 'gpu'; allowed: cpu, cuda
 train {store} --out {new} --model bot-mocapact | actions have size 56, got 12 | gaitforge models
 train {trained} --out {new} | is not a store
@@ -45,13 +44,12 @@ query {store} --selection nope.json | no file nope.json
 train {store} --out {trained} --model mlp | holds a run with another | model
 compare {store} --out {trained} | choose another folder
 report {trained} | needs summary.json | it is of experiments
-robot init nope.xml --out {new} | nope.xml: there is no such file
 demo --out {file} | {file}
 """
 """A command line, and what its line of error holds."""
 
 
-@pytest.mark.parametrize("case", filter(None, MISTAKES.splitlines()))
+@pytest.mark.parametrize("case", tried(MISTAKES, "MISTAKES"))
 def test_a_mistake_is_answered_by_what_was_meant(
     case: str, run: Run, store: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
