@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gaitforge import datasets
 from gaitforge.collectors.robots.robot import absolute_robot
-from gaitforge.common.errors import install_extra
+from gaitforge.common.errors import install_extra, names_allowed
 from gaitforge.common.extensions import usable_entries
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
 from gaitforge.datasets.schema import WORDS
@@ -193,10 +193,10 @@ def _robot_setting(of_format: Sequence[str], settings: Sequence[str]) -> tuple[s
         return "", list(settings)
     named = [text.partition("=")[2] for text in settings if text.startswith(f"{ROBOT}=")]
     others = [text for text in settings if not text.startswith(f"{ROBOT}=")]
-    names = [text.partition("=")[0] for text in others]
-    if unknown := [name for name in names if name.partition(".")[0] not in of_format]:
-        allowed = ", ".join(sorted([*of_format, ROBOT]))
-        raise ValueError(f"unknown setting '{unknown[0]}'; allowed: {allowed}")
+    written = [text.partition("=")[0] for text in others if "=" in text]
+    if unknown := [name for name in written if name.partition(".")[0] not in of_format]:
+        allowed = names_allowed(unknown[0], sorted([*of_format, ROBOT]))
+        raise ValueError(f"unknown setting '{unknown[0]}'; {allowed}")
     if named and not named[-1]:
         raise ValueError("--set robot= needs a robot: a name, a card or its folder")
     return (absolute_robot(named[-1]) if named else ""), others

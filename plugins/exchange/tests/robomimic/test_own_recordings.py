@@ -130,7 +130,5 @@ def test_a_robot_that_does_not_fit_is_refused_before_anything_is_written(
     source = write_logs(tmp_path / "logs.hdf5", widths, actions)
     words = ("import", "robomimic", str(source), str(tmp_path / "new.zarr"))
     assert_refused(run(*words, "--set", f"robot={robot}"), complaint)
-    assert_refused(
-        run(*words, "--set", "robbot=go1"), "unknown setting 'robbot'; allowed: ", "robot"
-    )
+    assert_refused(run(*words, "--set", "robbot=go1"), "'robbot'; did you mean 'robot'? allowed: ")
     assert [path.name for path in tmp_path.iterdir()] == ["logs.hdf5"]
