@@ -69,6 +69,7 @@ _DRAWING = 4
 _ROBOTS = 8
 _FILM_PX = (480, 300)
 _FILM = "film"
+_WALK_M = 0.5
 _TRIED = 40
 """Episodes of a cell that are run to find a failure."""
 
@@ -175,7 +176,8 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
 def walk_take(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -> Take | None:
     """Of the median episodes of all cells of an evaluation, the success that goes farthest.
 
-    None without an evaluation.
+    Without a success that goes anywhere, the episode that goes farthest; None without an
+    evaluation.
     """
     evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json")
     if evaluation is None:
@@ -186,7 +188,8 @@ def walk_take(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -> Ta
     specs = _ordered(plan.grid)
     medians = [specs[cell * count + k] for cell, k in enumerate(middle.tolist())]
     ran = _run_again(source, plan, medians).values()
-    farthest = max(ran, key=lambda result: (result.success, _distance_m(result)))
+    ways = {result.spec: _distance_m(result) for result in ran}
+    farthest = max(ran, key=lambda r: (r.success and ways[r.spec] > _WALK_M, ways[r.spec]))
     tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)
     return Take(farthest, *tally)
 
