@@ -17,9 +17,9 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.stages.transfer import ExportPlan, run_export
-from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.terminal import TerminalReporter
 

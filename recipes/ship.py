@@ -23,8 +23,9 @@ from gaitforge.flows.records.records import provenance, read_record, to_tree
 from gaitforge.flows.stages.dataset_plan import dataset_plan
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.status import RUN_CONFIG
-from gaitforge.flows.tasks.evaluation import PolicyEvaluation, run_source, trained_robot
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import run_source, trained_robot
 from gaitforge.learners.checkpoint import (
     policy_from,
     read_checkpoint,

@@ -52,8 +52,9 @@ from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
 from gaitforge.flows.stages.stage import CollectionStage, RecordedStage, Stage, itself
 from gaitforge.flows.stages.train import TrainPlan
-from gaitforge.flows.tasks.evaluation import EXPERT, EvaluationPlan
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.policy_sources import EXPERT
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
 from gaitforge.learners.training.batches import training_columns, training_hash
 

@@ -35,9 +35,10 @@ from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, kept_record, read_record, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy, with_references
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
-from gaitforge.flows.tasks.evaluation import RUN, EvaluationPlan, PolicySource, References
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, References
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedPolicyPlan, driven_by
+from gaitforge.flows.tasks.policy_sources import RUN, PolicySource
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy
 from gaitforge.learners.training.batches import training_hash
 from gaitforge.learners.training.building import check_start, read_start

@@ -28,16 +28,8 @@ from gaitforge.flows.records.records import (
     to_tree,
     write_record,
 )
-from gaitforge.flows.tasks.evaluation import (
-    EXPERT,
-    RUN,
-    EvaluationPlan,
-    PolicyEvaluation,
-    PolicySource,
-    References,
-    measured,
-    recorded_expert,
-)
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, References, measured
+from gaitforge.flows.tasks.policy_sources import EXPERT, RUN, PolicySource, recorded_expert
 from gaitforge.learners.training.train import torch_threads
 
 LATENCY_REPEATS = 1000

@@ -29,8 +29,9 @@ from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.tasks.evaluation import EXPERT, RUN, EvaluationPlan, PolicySource
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import EXPERT, RUN, PolicySource
 from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
 
 

@@ -35,7 +35,7 @@ from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, read_record, write_record
-from gaitforge.flows.tasks.evaluation import data_of, observed, run_source, trained_robot
+from gaitforge.flows.tasks.policy_sources import data_of, observed, run_source, trained_robot
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
 from gaitforge.learners.export.export import (
     CommandFacts,

@@ -1,28 +1,21 @@
 """Interface of a task's evaluation of policies, and the record that every evaluation leaves.
 
 `gaitforge.flows.stages.evaluate` runs an evaluation.
-
-`PolicySource` names a policy by where it is: a run, an exported policy, an ONNX file, a class, or
-an expert.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation
-from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, ROBOTS, is_robot, stored_robot
 from gaitforge.common.errors import listed
-from gaitforge.common.extensions import function_key, module_version, named_function
-from gaitforge.common.files import sha256_file
+from gaitforge.common.extensions import module_version
 from gaitforge.common.limits import Range, Whole, check_ranges
-from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.flows.intervals import (
@@ -31,189 +24,33 @@ from gaitforge.flows.intervals import (
     mean_interval,
     success_interval,
 )
-from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import digest, read_record, run_record, to_tree
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.policy_sources import (
+    CLASS,
+    EXPERT,
+    EXPORTED,
+    RUN,
+    PolicySource,
+    data_of,
+    is_run,
+    named_source,
+    observed,
+)
 from gaitforge.learners.checkpoint import (
     check_layout,
-    checkpoint_path,
-    load_policy,
-    policy_from,
-    read_checkpoint,
 )
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.onnx_policy import (
     OnnxPolicy,
-    is_exported_policy,
     read_description,
 )
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.learners.run_files import run_folder, shipped_policies
 from gaitforge.learners.tokens import OF_RETURNS
 
-# Policies by where they are.
-RUN = "run"
-EXPORTED = "exported"
-ONNX = "onnx"
-CLASS = "class"
-EXPERT = "expert"
 
-
-@dataclass(frozen=True)
-class PolicySource:
-    """A policy.
-
-    Attributes:
-        kind: what it is.
-        place: the folder of a run or exported policy, the name of one that ships, another
-            program's ONNX file, a class as "module:Class" that is called with the number of robots,
-            or an expert's name.
-        which: checkpoint of a run: "last", "best" by validation loss, or "step-N".
-    """
-
-    name: str
-    kind: Literal["run", "exported", "onnx", "class", "expert"]
-    place: str
-    which: str = "last"
-
-    @property
-    def folder(self) -> Path:
-        """The folder of a run or exported policy, or the ONNX file."""
-        return run_folder(self.place)
-
-    def key(self) -> str:
-        """Hash of the file with the policy's weights; of a class, of its code and its own `key`.
-
-        Raises:
-            ValueError: no such policy, or an expert, which only its task knows.
-        """
-        if self.kind == CLASS:
-            code = function_key(self.place)
-            own_key = self.own_key()
-            return digest([code, own_key]) if own_key else code
-        if self.kind == ONNX:
-            return sha256_file(self.folder)[:16]
-        if self.kind == EXPORTED:
-            return digest(read_description(self.folder)["files"])
-        if self.kind == RUN:
-            return sha256_file(checkpoint_path(self.folder, self.which))[:16]
-        raise ValueError(f"{self.place} is an expert, not a trained policy")
-
-    def own_key(self) -> str:
-        """What a class says of its weights: the `key` of its object for one robot; "" for none.
-
-        Without one nobody knows what it has read from files: nothing that it gave is used again.
-        """
-        return str(getattr(self.policy_class()(1), "key", "") or "") if self.kind == CLASS else ""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether `key` changes with everything that the policy's actions depend on."""
-        return self.kind != CLASS or bool(self.own_key())
-
-    def weights_hash(self) -> str:
-        """Hash of the weights; equal trainings share it, while checkpoints also hold times."""
-        if self.kind != RUN:
-            return self.key()
-        tensors, card = read_checkpoint(self.folder, self.which)
-        with naming(self.folder):
-            state = policy_from(tensors, card).state_dict()
-        sha256 = hashlib.sha256(digest([card["model"], card["tokens"]]).encode())
-        for name, tensor in state.items():
-            sha256.update(name.encode() + tensor.numpy().tobytes())
-        return sha256.hexdigest()[:16]
-
-    def network(self, obs_slices: Mapping[str, tuple[int, int]] | None) -> PolicyNetwork:
-        """The network of a run; ValueError for none, or one of another observation."""
-        return load_policy(self.folder, obs_slices, self.which)
-
-    def policy_class(self) -> Any:
-        """The class. Raises ValueError where there is none."""
-        return named_function(self.place, "policy")
-
-
-def run_source(run: Path, which: str = "last") -> PolicySource:
-    """The policy of a training run's folder, of an exported policy's, or one that ships, by name.
-
-    Raises:
-        ValueError: no such folder.
-    """
-    folder = run_folder(run)
-    if not folder.is_dir():
-        raise ValueError(
-            f"no training run at {run}, and no expert of that name; `gaitforge train` makes a run, "
-            f"`gaitforge expert list` lists experts, {shipped_in_words()}"
-        )
-    kind = EXPORTED if is_exported_policy(folder) else RUN
-    return PolicySource(folder.resolve().name, kind, str(run), which)
-
-
-def shipped_in_words() -> str:
-    """The trained policies that ship, for an error about another name."""
-    return f"trained policies that ship: {', '.join(shipped_policies())}"
-
-
-def named_source(text: str, which: str = "last") -> PolicySource:
-    """The policy of a folder, one that ships, an ONNX file or "module:Class".
-
-    Raises:
-        ValueError: no such folder or class.
-    """
-    if ":" in text and not Path(text).exists():
-        source = PolicySource(text.partition(":")[2], CLASS, text)
-        source.policy_class()
-        return source
-    if Path(text).suffix == ".onnx" and Path(text).is_file():
-        return PolicySource(Path(text).stem, ONNX, text)
-    return run_source(Path(text), which)
-
-
-def trained_robot(run: Path) -> str:
-    """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`.
-
-    Where its path holds no robot any more, it is the copy of card and MJCF that the run keeps.
-    """
-    plan = run_folder(run) / PLAN
-    record = read_record(plan) or {}
-    evaluation = record.get("evaluation")
-    recorded = evaluation.get("robot") if isinstance(evaluation, dict) else None
-    name = record.get("robot", DEFAULT_ROBOT)
-    robot = recorded or name
-    if not isinstance(robot, str) or not isinstance(name, str):
-        raise ValueError(f"{plan}: a robot needs a name, not {robot!r}")
-    own_robots = record.get("own_robots")
-    if isinstance(own_robots, dict) and own_robots.get(name) and not is_robot(robot):
-        return str(stored_robot({ROBOTS: own_robots}, name).path.parent)
-    return robot
-
-
-def data_of(run: Path) -> str:
-    """The data that a run was trained on, in words: its store, and the format of an import."""
-    record = run_record(run)
-    store = record.get("store") or "data that it does not name"
-    return f"{store} ({record['format']})" if record.get("format") else str(store)
-
-
-def observed(network: PolicyNetwork) -> str:
-    """What a policy observes, in words: names with their numbers of channels."""
-    slices = network.layout.stored_slices.items()
-    return listed([f"{name} ({stop - start})" for name, (start, stop) in slices], 8)
-
-
-def recorded_expert(source: PolicySource) -> str:
-    """The expert of a run's episodes by the run's record; "" for none, or another policy."""
-    record = (read_record(source.folder / PLAN) or {}) if source.kind == RUN else {}
-    return str(record.get("expert") or "")
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a training run or an exported policy, or one ships by that name."""
-    folder = run_folder(folder)
-    return (folder / "config.json").is_file() or is_exported_policy(folder)
-
-
-# Evaluations and their record.
 @dataclass(frozen=True)
 class References:
     """Returns that score 0 and 100, and their source in words."""

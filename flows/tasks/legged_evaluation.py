@@ -51,19 +51,18 @@ from gaitforge.datasets import Schema, Selection
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.evaluation import (
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Workers
+from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation, Robots
+from gaitforge.flows.tasks.policy_sources import (
     EXPERT,
     EXPORTED,
     RUN,
-    Cell,
-    EvaluationPlan,
     PolicySource,
     named_source,
     shipped_in_words,
     trained_robot,
 )
-from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Workers
-from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation, Robots
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.onnx_policy import read_description
 from gaitforge.learners.policy_network import PolicyNetwork

@@ -51,8 +51,9 @@ from gaitforge.pipeline.terminal import show_result
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.expert_training import BodyResult
-    from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, PolicySource
+    from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+    from gaitforge.flows.tasks.policy_sources import PolicySource
     from gaitforge.learners.training.train import TrainResult
 
 SELECTED = ("terrain", "skill", "level", "where")
@@ -220,7 +221,7 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
         shares,
     )
     from gaitforge.flows.stages.stage import CommandStage
-    from gaitforge.flows.tasks.evaluation import RUN
+    from gaitforge.flows.tasks.policy_sources import RUN
 
     policy = Path(arguments.policy)
     out = arguments.out
@@ -286,7 +287,7 @@ def _evaluation_plan(arguments: argparse.Namespace) -> "EvaluationPlan":
 
 def _check_legged(policy: Path) -> None:
     """Raise ValueError for a run, or its export, whose data are of no task that is known here."""
-    from gaitforge.flows.tasks.evaluation import data_of, is_run
+    from gaitforge.flows.tasks.policy_sources import data_of, is_run
     from gaitforge.flows.tasks.registry import LEGGED, run_record
 
     if is_run(policy) and run_record(policy).get("task", LEGGED) is None:

@@ -43,8 +43,8 @@ from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.summaries import episode_name
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
-from gaitforge.flows.tasks.evaluation import PolicySource, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import PolicySource, run_source
 from gaitforge.pipeline.report.pages import PICTURES, policy
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,

@@ -19,15 +19,8 @@ from gaitforge.datasets import Schema, Selection
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.tasks.evaluation import (
-    EXPERT,
-    ONNX,
-    RUN,
-    Cell,
-    EvaluationPlan,
-    PolicySource,
-    References,
-)
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
+from gaitforge.flows.tasks.policy_sources import EXPERT, ONNX, RUN, PolicySource
 from gaitforge.plugins.gym.d4rl.d4rl_tasks import normalised_return
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import TASKS, check_task, find_task, package_version

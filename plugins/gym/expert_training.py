@@ -10,7 +10,8 @@ from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, read_record, training_lock
 from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
 from gaitforge.flows.stages.expert_training import TaskNetworks
-from gaitforge.flows.tasks.evaluation import PolicyEvaluation, run_source
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation
+from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.plugins.gym.evaluation import GymEvaluation
 from gaitforge.plugins.gym.experts import RECIPE, read_recipe
 from gaitforge.plugins.gym.training.ppo import GymPPOConfig, train_gym_ppo

@@ -21,8 +21,8 @@ from gaitforge.datasets.schema import joined_arrays
 from gaitforge.datasets.selection import hashed
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.evaluation import CLASS, ONNX, PolicySource, is_run, named_source
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
+from gaitforge.flows.tasks.policy_sources import CLASS, ONNX, PolicySource, is_run, named_source
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.plugins.gym import data
 from gaitforge.plugins.gym.environments.batch import TaskBatch

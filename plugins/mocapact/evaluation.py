@@ -18,7 +18,8 @@ from gaitforge.common.limits import Positive, Range, Whole
 from gaitforge.datasets import Selection
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.evaluation import EXPERT, Cell, EvaluationPlan, PolicySource
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
+from gaitforge.flows.tasks.policy_sources import EXPERT, PolicySource
 from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_digest, clip_lengths
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet, whole_clip
 from gaitforge.plugins.mocapact.humanoid.environment import TrackingEnvironment

@@ -7,7 +7,7 @@ from gaitforge.collectors.experts.ppo_algorithm import trained_steps
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.tasks.evaluation import EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_sources import EXPERT, PolicySource
 from gaitforge.plugins.mocapact.evaluation import HumanoidEvaluation
 from gaitforge.plugins.mocapact.humanoid.clips.reference import ReferenceClip, read_clip
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet

@@ -24,9 +24,10 @@ from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import RecordedStage, Stage
-from gaitforge.flows.tasks.evaluation import EvaluationPlan, run_source
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.expert_trainers import ExpertTrainer, network_trainer
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.flows.tasks.registry import evaluation_class
 from gaitforge.learners.models.registry import preset
 

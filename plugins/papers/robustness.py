@@ -23,8 +23,8 @@ from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import RecordedStage, Stage
-from gaitforge.flows.tasks.evaluation import PolicySource, named_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import PolicySource, named_source
 
 DEFAULT = "default"
 TERRAIN = "terrain"

@@ -238,8 +238,8 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     from gaitforge.collectors.legged.rollout import EvaluationGrid
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
-    from gaitforge.flows.tasks.evaluation import run_source, shipped_in_words
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+    from gaitforge.flows.tasks.policy_sources import run_source, shipped_in_words
     from gaitforge.learners.run_files import run_folder
     from gaitforge.plugins.player.episodes import (
         evaluation_files,

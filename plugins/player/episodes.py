@@ -37,8 +37,8 @@ from gaitforge.datasets.catalog.summaries import episode_id, episode_name
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import check_value, plan_from_tree
 from gaitforge.flows.records.records import read_record, reading_files
-from gaitforge.flows.tasks.evaluation import EXPERT, PolicySource, run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import EXPERT, PolicySource, run_source
 
 
 # Recordings: what a page plays of one episode.

@@ -24,10 +24,10 @@ from gaitforge.datasets import Schema, Selection, open_store
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.evaluation import named_source
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
 from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import named_source
 from gaitforge.flows.tasks.registry import recorded_plan
 
 STORED = "stored"

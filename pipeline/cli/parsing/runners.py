@@ -122,8 +122,14 @@ SITE_SLURM = group("Slurm, for runs that ask for it", *_SITE_OPTIONS)
 """Commands, files and addresses of the jobs of served flows, which a form must not set."""
 
 _FORM = (
-    *("--partition", "--cpus", "--memory", "--time", "--account", "--qos"),
-    *("--max-parallel", "--parts-per-task"),
+    "--partition",
+    "--cpus",
+    "--memory",
+    "--time",
+    "--account",
+    "--qos",
+    "--max-parallel",
+    "--parts-per-task",
 )
 _FORM_OPTIONS = tuple(_SLURM_BY_FLAG[name] for name in _FORM)
 COLLECTING_SLURM = group("Slurm, which collects once one of these is there", *_FORM_OPTIONS)

@@ -12,7 +12,8 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.stages.transfer import ExportPlan, run_export
-from gaitforge.flows.tasks.evaluation import PolicySource, References, run_source
+from gaitforge.flows.tasks.evaluation import References
+from gaitforge.flows.tasks.policy_sources import PolicySource, run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.export.export import PolicyExportOptions
 from gaitforge.learners.training.config import TrainConfig

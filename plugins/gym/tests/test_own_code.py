@@ -18,7 +18,7 @@ from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.stage import Stage, run_stage
-from gaitforge.flows.tasks.evaluation import named_source
+from gaitforge.flows.tasks.policy_sources import named_source
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import find_task

@@ -11,7 +11,7 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
-from gaitforge.flows.tasks.evaluation import run_source
+from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.control.control import LearnedPolicy

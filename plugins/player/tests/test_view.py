@@ -173,8 +173,8 @@ def test_a_policy_that_ships_climbs_stairs_in_an_empty_folder(
 def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, run: Run) -> None:
     from gaitforge.collectors.legged.rollout import EvaluationGrid
     from gaitforge.flows.stages.evaluate import evaluate_policy
-    from gaitforge.flows.tasks.evaluation import run_source
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+    from gaitforge.flows.tasks.policy_sources import run_source
 
     (tmp_path / "train").mkdir()
     (tmp_path / "evaluate").mkdir()

@@ -14,14 +14,9 @@ import numpy as np
 from gaitforge.collectors.policy import StoredObservation
 from gaitforge.common.limits import Positive
 from gaitforge.datasets import Schema
-from gaitforge.flows.tasks.evaluation import (
-    EXPERT,
-    Cell,
-    EvaluationPlan,
-    PolicySource,
-    References,
-)
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
 from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.policy_sources import EXPERT, PolicySource
 from gaitforge.flows.tasks.registry import TASKS
 from tests.flows.gym_stores import ACT_DIM, NAMES, SLICES
 

@@ -11,7 +11,7 @@ from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.evaluation import run_source
+from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.serve.prefect_server import prefect_api
 from tests.flows.making import COLLECT

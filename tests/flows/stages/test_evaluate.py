@@ -28,17 +28,9 @@ from gaitforge.flows.stages.evaluate import (
     evaluate_policy,
     is_evaluated,
 )
-from gaitforge.flows.tasks.evaluation import (
-    CLASS,
-    EXPERT,
-    RUN,
-    Cell,
-    PolicyEvaluation,
-    PolicySource,
-    References,
-    measured,
-)
+from gaitforge.flows.tasks.evaluation import Cell, PolicyEvaluation, References, measured
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import CLASS, EXPERT, RUN, PolicySource
 from tests.flows.making import Counting
 
 ROBOT = load_robot()

@@ -15,8 +15,8 @@ from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.stages.transfer import ExportPlan, robot_facts, run_export
-from gaitforge.flows.tasks.evaluation import run_source, trained_robot
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import run_source, trained_robot
 from gaitforge.learners.checkpoint import CHECKPOINT, read_checkpoint
 from gaitforge.learners.export.export import PolicyExportOptions
 from tests.flows.gym_stores import TINY, make_gym_store

@@ -36,9 +36,9 @@ from gaitforge.flows.stages.expert_training import evaluate_bodies
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.train import TrainPlan, run_training
 from gaitforge.flows.stages.transfer import ExportPlan, run_export
-from gaitforge.flows.tasks.evaluation import PolicySource, run_source
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import PolicySource, run_source
 from gaitforge.learners.models.bodies import robot_tree
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig

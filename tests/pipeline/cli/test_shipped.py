@@ -9,8 +9,8 @@ import pytest
 from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.common.files import sha256_file
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.tasks.evaluation import run_source
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.learners import run_files
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.control.control import TorchStep

@@ -16,7 +16,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
-from gaitforge.flows.tasks.evaluation import run_source
+from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.presets.choices import chosen_claim
