@@ -1,6 +1,7 @@
-"""The shell and Python blocks of the how-to pages run, in their order, in a folder of the page.
+"""The shell and Python blocks of the how-to pages run, in their order, in an empty folder.
 
-The Python of all pages runs in one folder, too. A comment line `# not tested: REASON` excepts the
+Six newcomers' ways lead over several pages in one folder, to where their person wants to be. The
+Python of all pages runs in one folder, too. A comment line `# not tested: REASON` excepts the
 commands after it in its block.
 """
 
@@ -9,12 +10,15 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
 
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.plugins.robots.tests.imported_files import metadata, write_policy
 from tests.command_server import command_server
 from tests.test_docs import FENCED, README, ROOT
 
@@ -27,6 +31,80 @@ STORE = "data/legged.zarr"
 """The store that pages take as given; here it is small."""
 _SMALL = "--set grid.parts=1 --set grid.episodes_per_part=60 --threads 1"
 
+_SMALL_ATTENTION = " ".join(
+    f"--set measures.attention.{setting}"
+    for setting in ("nodes=[4]", "sparsity_nodes=[4]", "sparsity=[0.5]", "masks=2")
+)
+
+NEEDS_POLICY = "needs your policy"
+"""The exception of commands that want a file which mjlab or Isaac Lab wrote."""
+
+
+class Way(NamedTuple):
+    """What a newcomer reads and runs in one folder, and where that ends.
+
+    Attributes:
+        pages: below docs, in their order.
+        files: what is there at the end.
+        said: what the commands have said by then.
+        shorter: pattern of a command -> what it ends with here, to be short.
+        brings: exception of the pages' commands that does not hold here -> what writes what the
+            commands lack into the folder.
+    """
+
+    pages: tuple[str, ...]
+    files: tuple[str, ...]
+    said: tuple[str, ...] = ()
+    shorter: Mapping[str, str] = MappingProxyType({})
+    brings: Mapping[str, Callable[[Path], object]] = MappingProxyType({})
+
+
+def _write_soft_policy(folder: Path) -> None:
+    """A policy as mjlab writes it, whose gains are not its robot's."""
+    gains = metadata(joint_stiffness=",".join(["30.000"] * N_JOINTS))
+    write_policy(folder / "policy.onnx", properties=gains)
+
+
+WAYS = {
+    "logs of one's own robot": Way(
+        ("howto/own-logs.md",),
+        ("exports/logs/policy.onnx", "exports/logs/policy.json"),
+        ("evaluated on 1 cell: flat x stand",),
+    ),
+    "a lab's cluster": Way(
+        ("howto/lab-engineer.md",),
+        ("scripts", "episodes.parquet", "card/explorer.html"),
+        ("after", "GPU hours"),
+    ),
+    "one's own PyTorch code": Way(("python.md", "howto/fine-tune.md"), ("runs/longer/plan.json",)),
+    "a new model and task": Way(
+        ("howto/model.md", "howto/task.md"),
+        ("runs/gru/plan.json", "runs/compare-gru/report.html", "exports/point/policy.onnx"),
+    ),
+    "policies and recordings of Isaac Lab": Way(
+        ("howto/own-policy.md", "howto/own-recordings.md"),
+        ("runs/go1/plan.json", "my-expert/robot", "exports/demos/policy.onnx", "lab.hdf5"),
+        shorter={
+            r"gaitforge collect .*": "--set grid.parts=1 --set grid.episodes_per_part=4",
+            r"gaitforge train data/go1.*": "--steps 4",
+            r"gaitforge evaluate .*": "--episodes 2",
+            # This policy stands still, which the check has to say.
+            r"gaitforge expert check .*": "|| test $? = 1",
+        },
+        brings={NEEDS_POLICY: _write_soft_policy},
+    ),
+    "a paper's figures": Way(
+        ("papers.md",),
+        ("runs/attention/report.html", "runs/spectra/report.html"),
+        ("Figures 6 and 13", "Figure 1", "here"),
+        shorter={
+            "gaitforge run bot-attention .*": f"--set repeats=3 {_SMALL_ATTENTION}",
+            "gaitforge run fcnet-spectra .*": "--set repeats=3 --set measures.spectra.n=[32,128]",
+        },
+    ),
+}
+"""Person -> way."""
+
 
 class Block(NamedTuple):
     """A block of a page: Python for a file, Python to run, or shell."""
@@ -36,24 +114,42 @@ class Block(NamedTuple):
     code: str
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page: Path, brought: tuple[str, ...] = ()) -> list[Block]:
     """A page's blocks up to the last shell block that runs.
 
-    Shell is without what is excepted; Python blocks that follow each other are one.
+    Shell is without what is excepted, but for the `brought` reasons; Python blocks that follow each
+    other are one.
     """
     listed: list[Block] = []
     for language, file, code in FENCED.findall(page.read_text()):
-        tested = NOT_TESTED.split(code)[0] if not language else code
+        tested = code if language else _tested(code, brought)
         follows = bool(listed) and listed[-1].language == language == "python"
         if follows and not file and not listed[-1].file:  # it uses the names of the one before
             listed[-1] = Block(language, file, f"{listed[-1].code}\n{tested}")
             continue
         listed.append(Block(language, file, tested))
     shells = [k for k, block in enumerate(listed) if not block.language and block.code.strip()]
-    return listed[: shells[-1] + 1] if shells else []
+    return listed[: shells[-1] + 1] if shells else listed
 
 
-WITH_SHELL = [page for page in PAGES if blocks(page)]
+def has_shell(page: Path) -> bool:
+    """Whether a command of the page is tested."""
+    return any(not block.language and block.code.strip() for block in blocks(page))
+
+
+def _tested(shell: str, brought: tuple[str, ...]) -> str:
+    """The lines of a block before its first exception that holds."""
+    first, *rest = NOT_TESTED.split(shell)
+    for reason, code in zip(rest[::2], rest[1::2], strict=True):
+        if reason not in brought:
+            break
+        first += code
+    return first
+
+
+_ON_WAYS = {ROOT / "docs" / page for way in WAYS.values() for page in way.pages}
+ALONE = [page for page in PAGES if page not in _ON_WAYS and has_shell(page)]
+"""The pages that run in a folder of their own."""
 
 
 def test_every_exception_has_a_reason() -> None:
@@ -61,9 +157,7 @@ def test_every_exception_has_a_reason() -> None:
         shells = [code for language, _, code in FENCED.findall(page.read_text()) if not language]
         marks = [line for code in shells for line in code.splitlines() if "not tested" in line]
         assert all(re.fullmatch(r"# not tested: \w.{3,}", mark) for mark in marks), page
-    tested = [
-        page.stem for page in PAGES if any(not b.language and b.code.strip() for b in blocks(page))
-    ]
+    tested = [page.stem for page in PAGES if has_shell(page)]
     assert len(tested) >= 10, tested
 
 
@@ -94,29 +188,70 @@ def small_store(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_SHELL, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", ALONE, ids=lambda p: p.stem)
 def test_the_commands_of_a_page_run_in_their_order(
     page: Path, small_store: Path, programs: Path, tmp_path: Path
 ) -> None:
     if STORE in page.read_text():
         shutil.copytree(small_store, tmp_path / "data")
     for block in blocks(page):
-        if block.file:
-            (tmp_path / Path(block.file).name).write_text(block.code)
-        elif block.language == "python":
-            (tmp_path / "block.py").write_text(block.code)
-            assert _failure("python block.py", tmp_path, programs) == ""
-        elif not block.language:
-            assert _failure(block.code, tmp_path, programs) == ""
+        _follow(block, tmp_path, programs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("person", WAYS)
+def test_a_newcomers_way_ends_where_the_person_wants_to_be(
+    person: str, small_store: Path, programs: Path, tmp_path: Path
+) -> None:
+    way = WAYS[person]
+    pages = [ROOT / "docs" / page for page in way.pages]
+    if any(STORE in page.read_text() for page in pages):
+        shutil.copytree(small_store, tmp_path / "data")
+    for bring in way.brings.values():
+        bring(tmp_path)
+    said = ""
+    for page in pages:
+        for block in blocks(page, tuple(way.brings)):
+            code = block.code if block.language else _shorter(block.code, way.shorter)
+            said += _follow(block._replace(code=code), tmp_path, programs)
+    assert [name for name in way.files if not (tmp_path / name).exists()] == []
+    assert [words for words in way.said if words not in said] == []
+
+
+def _shorter(shell: str, shorter: Mapping[str, str]) -> str:
+    """A block whose commands end with the options that `shorter` has for them."""
+    for command, options in shorter.items():
+        shell = re.sub(rf"^({command})$", rf"\1 {options}", shell, flags=re.M)
+    return shell
+
+
+def _follow(block: Block, folder: Path, programs: Path) -> str:
+    """Do what a reader does with a block; returns what its commands have said."""
+    if block.file:
+        (folder / Path(block.file).name).write_text(block.code)
+        return ""
+    code = block.code
+    if block.language == "python":
+        (folder / "block.py").write_text(code)
+        code = "python block.py"
+    elif block.language:
+        return ""
+    done = _run(code, folder, programs)
+    assert done.returncode == 0, _told(code, done)
+    return done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_python_of_all_pages_runs(small_store: Path, programs: Path, tmp_path: Path) -> None:
-    """In one folder, since pages use what those before them made; a page's blocks are a script."""
+    """In one folder, since pages use what those before them made; a page's blocks are a script.
+
+    Those of newcomers' ways run there.
+    """
     shutil.copytree(small_store, tmp_path / "data")
     docs = ROOT / "docs"
-    first = [README, docs / "datasets.md", docs / "python.md", docs / "howto" / "own-policy.md"]
-    for page in (*first, *(page for page in sorted(_HOWTO) if page not in first)):
+    first = [README, docs / "datasets.md", docs / "howto" / "own-policy.md"]
+    rest = [page for page in sorted(_HOWTO - _ON_WAYS) if page not in first]
+    for page in (*first, *rest):
         script = ""
         for language, file, code in FENCED.findall(page.read_text()):
             if file:
@@ -128,17 +263,22 @@ def test_python_of_all_pages_runs(small_store: Path, programs: Path, tmp_path: P
 
 
 def _failure(code: str, folder: Path, programs: Path) -> str:
-    """What shell lines that fail have said, "" if they do not; run as a reader runs them.
+    """What shell lines that fail have said, "" if they do not."""
+    done = _run(code, folder, programs)
+    return _told(code, done) if done.returncode else ""
 
-    The reader has installed gaitforge and reads of PYTHONPATH.
-    """
+
+def _run(code: str, folder: Path, programs: Path) -> subprocess.CompletedProcess[str]:
+    """Shell lines as a reader runs them, who has installed gaitforge and reads of PYTHONPATH."""
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), "."])
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
-    if done.returncode == 0:
-        return ""
+
+
+def _told(code: str, done: subprocess.CompletedProcess[str]) -> str:
+    """The code, its exit code and the ends of its outputs."""
     return f"{code}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
