@@ -317,9 +317,9 @@ def _collected_later(stage: Stage) -> Collected | None:
         return None
     try:
         plan = stage.collection()
-    except ValueError:  # the policy that drives is missing
+        return collected(plan, stage.place, stage.parts or plan.part_ids())
+    except ValueError:  # the policy that drives is missing, whose hash is in the parts' names
         return None
-    return collected(plan, stage.place, stage.parts or plan.part_ids())
 
 
 def _is_one_array(needs: Sequence[Sequence[_Awaited]]) -> bool:
