@@ -58,17 +58,18 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return by_lower_case[close[0]] if close else ""
 
 
-def names_allowed(name: str, names: Iterable[str], further: str = "", limit: int = 200) -> str:
+def names_allowed(name: object, names: Iterable[str], further: str = "", limit: int = 200) -> str:
     """The end of a message on an unknown name: the nearest name, then those that are allowed.
 
     Three names or fewer are seen at a glance, and none of them is guessed.
 
     Args:
+        name: as a file or a user gives it, which may be no text.
         further: what else is allowed, in words, such as "or module:Config".
         limit: most names to list.
     """
     known = list(names)
-    close = nearest(name, known) if len(known) > 3 else ""
+    close = nearest(str(name), known) if len(known) > 3 else ""
     question = f"did you mean '{close}'? " if close else ""
     ending = f", {further}" if further else ""
     return f"{question}allowed: {listed(known, limit)}{ending}"

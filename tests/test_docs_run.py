@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from gaitforge.collectors.robots.robot import N_JOINTS
-from gaitforge.plugins.robots.tests.imported_files import metadata, write_policy
+from tests.collectors.imported_files import metadata, write_policy
 from tests.command_server import command_server
 from tests.test_docs import FENCED, README, ROOT
 

@@ -25,6 +25,7 @@ from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.client.orchestration import get_client
 from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.worker import EventsWorker
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_URL,
@@ -117,7 +118,12 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
         _running(host, port, url),
         temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: secret}),
     ):
-        yield url
+        try:
+            yield url
+        finally:
+            # Prefect's workers of events and logs keep the server that they had first. Without
+            # this, those of a later server in this process would wait for one that is gone.
+            EventsWorker.drain_all(timeout=STOP_LIMIT_S, at_exit=False)
 
 
 def server_log(port: int) -> Path:

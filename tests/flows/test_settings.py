@@ -119,8 +119,8 @@ def test_no_settings_change_nothing() -> None:
     ("setting", "complaint"),
     [
         ("seed", "--set needs NAME=VALUE, not 'seed'"),
-        ("sed=5", "unknown setting 'sed'; allowed: inner, seed"),
-        ("inner.cuont=5", "unknown setting 'inner.cuont'; allowed: count, flag, limit"),
+        ("sed=5", "unknown setting 'sed'; did you mean 'seed'? allowed: inner, seed"),
+        ("inner.cuont=5", "'inner.cuont'; did you mean 'inner.count'? allowed: count, flag, limit"),
         ("inner=5", "'inner' is a group of settings: inner.count, inner.rate"),
         ("seed.low=5", "'seed' has no settings of its own"),
         ("=5", "unknown setting ''"),

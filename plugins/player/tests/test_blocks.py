@@ -114,7 +114,10 @@ def test_the_page_reads_what_python_writes(tmp_path: Path) -> None:
 
 
 def test_time_is_right_whatever_frames_are_dropped() -> None:
-    """A frame after 0.9 s moves the episode by 0.9 s times the speed; pauses do not count."""
+    """A frame after 0.9 s moves the episode by 0.9 s times the speed; pauses do not count.
+
+    A loop shows the end for 1 s.
+    """
     program = f"""
         import {{ Player }} from "{(SOURCES / "player.ts").as_uri()}";
         const player = new Player();
@@ -128,12 +131,13 @@ def test_time_is_right_whatever_frames_are_dropped() -> None:
         player.play();
         player.tick(20000); player.tick(20100); seen.push(player.time);
         player.seek(3.9); player.tick(20200); player.tick(20500); seen.push(player.time);
+        player.tick(21600); seen.push(player.time);
         player.loop = false;
-        player.tick(90000); seen.push(player.time, Number(player.playing));
+        player.tick(21700); player.tick(90000); seen.push(player.time, Number(player.playing));
         console.log(JSON.stringify(seen));
     """
     seen = json.loads(_node(program))
-    assert seen == pytest.approx([0, 0.008, 0.458, 0.4585, 0.4585, 0.5085, 0.05, 4, 0])
+    assert seen == pytest.approx([0, 0.008, 0.458, 0.4585, 0.4585, 0.5085, 4, 0, 4, 0])
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -11,7 +11,7 @@ from gaitforge.common.trust import trusting
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.replay import replay
-from gaitforge.plugins.robots.tests.imported_files import WIDTH, metadata, write_policy
+from tests.collectors.imported_files import WIDTH, metadata, write_policy
 from tests.pipeline.command_line import TINY_GRID, call
 
 COMMAND = slice(45, 48)

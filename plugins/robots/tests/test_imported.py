@@ -31,7 +31,7 @@ from gaitforge.plugins.robots.imported_experts.importing import (
 )
 from gaitforge.plugins.robots.imported_experts.networks import Arrays
 from gaitforge.plugins.robots.imported_experts.policy import ImportedPolicy, Term, parse_layout
-from gaitforge.plugins.robots.tests.imported_files import (
+from tests.collectors.imported_files import (
     GO1,
     JOINTS,
     TERMS,

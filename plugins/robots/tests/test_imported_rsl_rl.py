@@ -17,7 +17,7 @@ from gaitforge.plugins.robots.imported_experts.importing import (
     template,
 )
 from gaitforge.plugins.robots.imported_experts.networks import trust_program
-from gaitforge.plugins.robots.tests.imported_files import WIDTH
+from tests.collectors.imported_files import WIDTH
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.pipeline.cli.main import main
 from gaitforge.plugins.robots.imported_experts.importing import CARD, import_expert, open_network
 from gaitforge.plugins.robots.imported_experts.networks import trust_program, trusted_list
-from gaitforge.plugins.robots.tests.imported_files import TERMS, WIDTH
 from gaitforge.plugins.robots.tests.test_imported import VALUES
+from tests.collectors.imported_files import TERMS, WIDTH
 
 PRECIOUS = b"p" * 64
 

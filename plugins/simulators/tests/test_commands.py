@@ -86,7 +86,7 @@ def test_mujoco_warp_is_listed_between_the_others_and_in_help(run: Run) -> None:
     names = [row["name"] for row in json.loads(run("sim", "list", "--json").out)]
     assert names == ["mujoco", "mujoco_warp", "isaacgym"]
     helped = re.sub(r"\s+", " ", run("collect", "--help").out)
-    assert "simulator: mujoco, mujoco_warp, isaacgym (see gaitforge sim list)" in helped
+    assert "mujoco, mujoco_warp, isaacgym; see gaitforge sim list" in helped
 
 
 def test_without_its_extra_mujoco_warp_is_refused_with_the_install_line(
