@@ -69,6 +69,8 @@ _STYLE: dict[Any, Any] = {
     "xtick.color": MUTED,
     "ytick.color": MUTED,
 }
+LONG_LABEL = 20
+"""Characters of a legend's label of which three do not fit above a chart."""
 _POINTS_PER_INCH = 72
 XY = tuple[float, float]
 TICK_STEPS = (1, 2, 2.5, 5, 10)
@@ -94,9 +96,11 @@ def drawing(width: float, height: float) -> Iterator[Axes]:
 
 
 def legend(axes: Axes, handle_length: float) -> None:
-    """The labels above the axes."""
+    """The labels above the axes, in as many columns as fit beside each other."""
+    _, labels = axes.get_legend_handles_labels()
+    columns = 3 if max(map(len, labels), default=0) <= LONG_LABEL else 2
     axes.get_figure().legend(  # type: ignore[union-attr]
-        loc="outside upper left", ncols=3, handlelength=handle_length, borderaxespad=0.2
+        loc="outside upper left", ncols=columns, handlelength=handle_length, borderaxespad=0.2
     )
 
 

@@ -435,8 +435,9 @@ def abstract(record: Record) -> str:
     else:
         outcome = "Score"
         values = [(result, spread(result["score"], 1)) for result in results]
-    colon, comma = (": ", "; ") if values_of > 1 else (" ", ", ")
-    best = comma.join(f"{_label(result)}{colon}{value}" for result, value in values)
+    colon = ": " if values_of > 1 else " "
+    # Names may have commas.
+    best = "; ".join(f"{_label(result)}{colon}{value}" for result, value in values)
     runs = len(record["runs"])
     return f"{learners} on {where}, {runs} trainings. {outcome}: {best}."
 
