@@ -115,7 +115,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path, brought: tuple[str, ...] = ()) -> list[Block]:
-    """A page's blocks up to the last shell block that runs.
+    """A page's blocks.
 
     Shell is without what is excepted, but for the `brought` reasons; Python blocks that follow each
     other are one.
@@ -128,13 +128,17 @@ def blocks(page: Path, brought: tuple[str, ...] = ()) -> list[Block]:
             listed[-1] = Block(language, file, f"{listed[-1].code}\n{tested}")
             continue
         listed.append(Block(language, file, tested))
-    shells = [k for k, block in enumerate(listed) if not block.language and block.code.strip()]
-    return listed[: shells[-1] + 1] if shells else listed
+    return listed
 
 
 def has_shell(page: Path) -> bool:
     """Whether a command of the page is tested."""
-    return any(not block.language and block.code.strip() for block in blocks(page))
+    return any(map(is_shell, blocks(page)))
+
+
+def is_shell(block: Block) -> bool:
+    """Whether a block has commands that are tested."""
+    return not block.language and bool(block.code.strip())
 
 
 def _tested(shell: str, brought: tuple[str, ...]) -> str:
@@ -194,7 +198,9 @@ def test_the_commands_of_a_page_run_in_their_order(
 ) -> None:
     if STORE in page.read_text():
         shutil.copytree(small_store, tmp_path / "data")
-    for block in blocks(page):
+    listed = blocks(page)
+    last = max(k for k, block in enumerate(listed) if is_shell(block))
+    for block in listed[: last + 1]:  # the test of all Python runs the rest
         _follow(block, tmp_path, programs)
 
 

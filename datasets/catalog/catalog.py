@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, failures, listed
-from gaitforge.datasets.catalog.rows import array_to_numpy, to_numpy
+from gaitforge.datasets.catalog.rows import array_to_numpy, from_numpy, to_numpy
 from gaitforge.datasets.schema import Field
 
 # Commit records of parts.
@@ -392,7 +392,8 @@ class Catalog:
     def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
         """The given rows and columns (None: all) in plain types."""
         columns = self.column_names if names is None else list(names)
-        numbers = None if rows is None else pa.array(rows)
+        # `pa.array` would import pandas, where that is installed.
+        numbers = None if rows is None else from_numpy(np.ascontiguousarray(rows, np.int64))
         taken = []
         for name in columns:  # one by one: all columns of millions of episodes take gigabytes
             column = self._column(name)
