@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from tests.pipeline.command_line import Run, assert_refused
 pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "task.md"
-BLOCKS = re.findall(r"^```python(?: title=\"[^\"]+\")?\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+[TASK] = re.findall(r"^```python title=\"[^\"]+\"\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 
 
 def test_the_task_of_the_how_to_page_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    (tmp_path / "point.py").write_text(BLOCKS[0])
+    (tmp_path / "point.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "point", raising=False)
@@ -34,7 +35,9 @@ def test_the_task_of_the_how_to_page_is_whole(
         assert outcome.code == 0, outcome.err
         return outcome.out
 
-    exec(compile(BLOCKS[1], str(PAGE), "exec"), {"__name__": "page"})
+    done("collect", "data/point.zarr", "--task", "point:PointPlan", "--set", "parts=4")
+    [compared] = re.findall(r"^gaitforge (run compare .*)$", PAGE.read_text(), re.M)
+    done(*shlex.split(compared))
     store = open_store("data/point.zarr")
     assert len(store.select()) == 4 * 3
     [record] = plan_records("data/point.zarr")
