@@ -149,11 +149,16 @@ def _prefect_dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")  # before the import reads it
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
-    from prefect.testing.utilities import prefect_test_harness
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from gaitforge.pipeline.serve.prefect_server import prefect_api
 
     prepare(plan, store)
+    home = store.with_suffix(".prefect")
+    home.mkdir()
     with (
-        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_HOME: home}, restore_defaults={PREFECT_API_URL}),
+        prefect_api(port=0),
         dask_client(DaskSettings(workers=1)) as client,
     ):
 

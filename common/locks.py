@@ -158,6 +158,9 @@ _MODE = 0o666
 _MOST_BYTES = 4096
 """Read of a lock file."""
 
+_RECORD_BYTES = 1024
+"""Of each record; more than the longest host name and process space need."""
+
 _LOOKS = 2
 """At a name: a stale handle may be of another file that had it before."""
 
@@ -273,7 +276,8 @@ def _ask(descriptor: int, kind: int, answers: list[int]) -> None:
 class _Holder:
     """What a lock file says: whose it is, and by what.
 
-    `by` is "flock", "file" for a file system without, and "asking" until it has answered.
+    `by` is "flock", "file" for a file system without, "asking" until it has answered, and "nobody"
+    where its creator did not take it. An empty file is one whose creator has not written yet.
     """
 
     process: ProcessIdentity
@@ -310,8 +314,6 @@ class _Lock:
         self._content = _Holder.of_this(by).to_bytes()
         self._closed = threading.Event()
         self._writing = threading.Lock()
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)  # what a killed holder wrote
         self._show_life()
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
@@ -359,10 +361,13 @@ def _try(path: Path) -> _Lock | None:
             return _take_over(path)
         if free and not names_the_same_file(descriptor, path):
             raise _Removed
-        if free is False or (free and not created and _belongs_to_one_without(descriptor, path)):
+        if free is False:
             return None
-        lock = _Lock(path, descriptor, "flock" if free else "file")
-        kept = True
+        if free and not created:
+            lock = _take_left(descriptor, path)
+        else:
+            lock = _Lock(path, descriptor, "flock" if free else "file")
+        kept = lock is not None
         return lock
     except OSError as error:
         if error.errno == errno.ESTALE:
@@ -376,13 +381,13 @@ def _try(path: Path) -> _Lock | None:
 
 
 def _stop_asking(descriptor: int) -> None:
-    """Empty a lock file that says that this process asks, for it does so no more.
+    """Say that a created lock file is nobody's, if it says that this process asks.
 
     Others would wait until it looks dead; meanwhile none of them writes to the file.
     """
     with contextlib.suppress(OSError):
-        if _read(descriptor) == _Holder.of_this("asking"):
-            os.ftruncate(descriptor, 0)
+        if _read(descriptor) in (_Holder.of_this("asking"), None):
+            _write(descriptor, _Holder.of_this("nobody").to_bytes())
 
 
 def _ask_as_creator(descriptor: int, path: Path) -> bool | None:
@@ -395,19 +400,33 @@ def _ask_as_creator(descriptor: int, path: Path) -> bool | None:
     free = try_flock(descriptor, path)
     untouched = _read(descriptor) in (asking, None)
     if free is None and not untouched:
-        return False  # a process that has flock was faster
-    if free is False and untouched:
-        os.ftruncate(descriptor, 0)
+        return False  # taken over: this process looked dead
     return free
 
 
+def _take_left(descriptor: int, path: Path) -> _Lock | None:
+    """Take a lock file of another process whose flock was free, if that process has no claim."""
+    if _belongs_to_one_without(descriptor, path):
+        return None
+    with _taking(path) as alone:
+        # A process without flock may have put a file of its own there.
+        if not alone or not names_the_same_file(descriptor, path):
+            return None
+        return _Lock(path, descriptor, "flock")
+
+
 def _belongs_to_one_without(descriptor: int, path: Path) -> bool:
-    """Whether a lock file whose flock was free belongs to a living process that has no flock."""
-    while (holder := _read(descriptor)) is not None and holder.by == "asking":
+    """Whether a lock file whose flock was free belongs to a living process that has no flock.
+
+    Waits while its creator has not written yet or asks whether it has flock.
+    """
+    while (holder := _read(descriptor)) is None or holder.by == "asking":
+        if not names_the_same_file(descriptor, path):
+            raise _Removed
         if _is_dead(path, holder):
             return False
         time.sleep(_FIRST_POLL_S)
-    return holder is not None and holder.by == "file" and not _is_dead(path, holder)
+    return holder.by == "file" and not _is_dead(path, holder)
 
 
 def _read(descriptor: int) -> _Holder | None:
@@ -417,7 +436,8 @@ def _read(descriptor: int) -> _Holder | None:
 def _write(descriptor: int, content: bytes) -> None:
     """Write a lock file's record; a disk that is full or fails does not keep the lock from us."""
     with contextlib.suppress(OSError):
-        os.pwrite(descriptor, content, 0)
+        # In one piece, so that nobody reads an empty file: spaces cover an older record.
+        os.pwrite(descriptor, content.ljust(_RECORD_BYTES), 0)
 
 
 def _open(path: Path) -> tuple[int, bool]:
@@ -439,21 +459,11 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 def _take_over(path: Path) -> _Lock | None:
-    """Take a lock without flock from a dead holder; None if it lives.
-
-    A second file lets one process at a time do so, or two could replace each other.
-    """
+    """Take a lock without flock from a dead holder; None if it lives."""
     if not _is_dead(path):
         return None
-    guard = path.with_name(f".{path.name}.taking.tmp")
-    try:
-        os.close(os.open(guard, os.O_RDWR | os.O_CREAT | os.O_EXCL, _MODE))
-    except FileExistsError:
-        if _is_silent(guard):
-            _unlink(guard)
-        return None
-    try:
-        if not _is_dead(path):  # another process was faster
+    with _taking(path) as alone:
+        if not alone or not _is_dead(path):  # another process was faster
             return None
         _say(f"takes over the lock {path}: {_holder_text(path)} has ended or is silent")
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -466,6 +476,24 @@ def _take_over(path: Path) -> _Lock | None:
             _unlink(fresh)
             raise
         return lock
+
+
+@contextlib.contextmanager
+def _taking(path: Path) -> Iterator[bool]:
+    """Be the only process that takes the lock file of another; yields whether this one is.
+
+    Without that, one could replace the file that another has just taken.
+    """
+    guard = path.with_name(f".{path.name}.taking.tmp")
+    try:
+        os.close(os.open(guard, os.O_RDWR | os.O_CREAT | os.O_EXCL, _MODE))
+    except FileExistsError:
+        if _is_silent(guard):
+            _unlink(guard)
+        yield False
+        return
+    try:
+        yield True
     finally:
         _unlink(guard)
 

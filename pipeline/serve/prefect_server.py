@@ -138,7 +138,7 @@ def _running(host: str, port: int, url: str) -> Iterator[None]:
         starting.enter_context(first_start())
         server = subprocess.Popen(
             [*command, "--host", host, "--port", str(port)],
-            env=_ENVIRONMENT | os.environ,
+            env=_ENVIRONMENT | os.environ | {"PREFECT_HOME": str(PREFECT_HOME.value())},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -106,6 +106,30 @@ def test_processes_exclude_each_other_with_and_without_flock(
         assert text.count("are its locks") == (how != "works"), "said once"
 
 
+@pytest.mark.parametrize("kinds", [(37, "works", 37), ("works", 37, "works")])
+def test_a_process_that_has_created_the_file_but_not_written_it_keeps_its_claim(
+    kinds: tuple[object, ...], tmp_path: Path
+) -> None:
+    """Each is interrupted before every record that it writes."""
+    slowly = """
+import random
+written = locks._write
+
+def write(descriptor, content):
+    time.sleep(random.uniform(0, 0.02))
+    written(descriptor, content)
+
+locks._write = write
+"""
+    (tmp_path / "number").write_text("0")
+    counts = COUNT.replace("sleep(0.001)", "sleep(0.02)")
+    hosts = [host(how, tmp_path, slowly + counts) for how in kinds]
+    said = [process.communicate(timeout=60)[1] for process in hosts]
+    assert [process.returncode for process in hosts] == [0, 0, 0], said
+    assert (tmp_path / "number").read_text() == "60"
+    assert os.listdir(tmp_path) == ["number"]
+
+
 def test_a_group_can_take_the_locks_of_its_members(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
