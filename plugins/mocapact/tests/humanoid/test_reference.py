@@ -116,6 +116,20 @@ def test_variants_face_anywhere_and_are_alike_from_their_root() -> None:
     assert len({round(each, 3) for each in headings}) == 3
 
 
+def test_a_walk_goes_ahead_over_a_foot_that_stands() -> None:
+    humanoid = load_humanoid()
+    poses = synthetic_clip("walk", 60).poses
+    bodies = humanoid.bodies.tolist()
+    feet = poses.body_pos[:, [bodies.index(humanoid.body(f"{side}foot")) for side in "lr"]]
+    moved = np.linalg.norm(np.diff(feet[..., :2], axis=0), axis=-1)
+    assert moved.min(axis=1).max() < 1e-6, "one of them is always at its place"
+    assert (moved.max(axis=0) > 0.01).all(), "each steps"
+    way = poses.center_of_mass[:, 0] - poses.center_of_mass[0, 0]
+    assert (np.diff(way) >= 0).all()
+    period_s, stride_m = 1.2, 0.4
+    assert way[-1] == pytest.approx(stride_m * (59 * CONTROL_DT_S / period_s - 0.25), abs=0.01)
+
+
 def test_feet_stand_where_the_centre_of_mass_is(humanoid_reference: Path) -> None:
     humanoid = load_humanoid()
     names = [humanoid.model.body(int(each)).name for each in humanoid.bodies]
