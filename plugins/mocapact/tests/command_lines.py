@@ -10,7 +10,7 @@ humanoid train-expert --reference {clips} --out {new} --set x=1 | unknown
 """
 """A command and what its line has to say; names in braces are places."""
 WITHOUT_EFFECT = """
-humanoid reference --list {new} | --motion squat --frames 96 --variants 1 --rollouts {gone}
+humanoid reference --list {new} | --motion squat --frames 96 --variants 1 --rollouts seen.hdf5
 humanoid collect {new} --reference {clips} --clips step_00-0-9 | --snippet-frames 9 --overlap 1
 """
 """A command line, and options that have no effect there."""
