@@ -59,8 +59,8 @@ def evaluated(**evaluations: Any) -> Callable[[], Experiment]:
     ("make", "complaint"),
     [
         (evaluated(**{"a b": {}}), "evaluations: 'a b' cannot be a name"),
-        (evaluated(**{"step-3": {}}), "'step-3' cannot be a name; a run has files named"),
-        (evaluated(**{"x-train": {}}), "'x-train' cannot be a name; a run has files named"),
+        (evaluated(**{"step-3": {}}), "'step-3' cannot be a name; a run has files"),
+        (evaluated(**{"x-train": {}}), "'x-train' cannot be a name; a run has files"),
         (evaluated(cleared={"episodes": 5}), "no setting 'episodes'; it is on the same episodes"),
         (evaluated(cleared={"sets": {"none": {}}}), "no set 'none'; allowed: medium, all"),
         (evaluated(cleared={"sets": {"all": {"seed": 1}}}), "no setting 'seed'"),
