@@ -45,7 +45,8 @@ def check_settings(evaluations: Evaluations, sets: Mapping[str, str]) -> None:
         for set_name in of_sets:
             if set_name not in sets:
                 raise ValueError(
-                    f"evaluations: {name}: no set '{set_name}'; allowed: {listed(list(sets))}"
+                    f"evaluations: {name}: no set '{set_name}'; allowed: {listed(sets)}; for other "
+                    "sets first take the evaluations away: --set evaluations={}"
                 )
         own = [key for key in settings if key != OF_SETS]
         for key in (*own, *(key for values in of_sets.values() for key in values)):

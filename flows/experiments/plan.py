@@ -199,6 +199,7 @@ def verdicts(
                     **{name: getattr(statement, name) for name in ("source", "numbers", "measure")},
                     "value": value,
                     "means": [float(np.mean(values)) for values in pair],
+                    "seeds": [len(values) for values in pair],
                     "chance": chance(higher, lower),
                     "verdict": verdict(higher, lower),
                 }
