@@ -80,6 +80,11 @@ class NoPrefix:
     prefix_len: ClassVar[int] = 0
     """Steps before a training window that the network reads by default."""
 
+    @property
+    def receptive_field(self) -> int | None:
+        """Steps before the current one that can change its action; None for all of an episode's."""
+        return None
+
 
 def check_counts(model: str, config: Any, *names: str) -> None:
     """Raise ValueError if one of the fields `names` is not an integer above 0."""

@@ -254,9 +254,11 @@ class BoTConfig:
             raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
 
     @property
-    def prefix_len(self) -> int:
-        """Steps before a training window that the network reads."""
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action."""
         return self.history - 1
+
+    prefix_len = receptive_field
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
@@ -386,9 +388,11 @@ class BodyMLPConfig:
         check_memory("body MLP", self.history_kind, self.history, self.n_modes)
 
     @property
-    def prefix_len(self) -> int:
-        """Steps before a training window that the network reads."""
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action."""
         return self.history - 1
+
+    prefix_len = receptive_field
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BodyMLP":
         """The network for tokens of `layout`."""

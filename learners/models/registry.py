@@ -12,8 +12,9 @@ nn.Module with
     reset_state(state, rows): reset the robots `rows` (indices), in place
 
 Its config has `build` and `prefix_len`, the steps before a training window that the network reads,
-and may have `training`, settings of `TrainConfig` that suit it. A network that reads a fixed number
-of steps is a `base.HistoryNetwork`.
+and may have `training`, settings of `TrainConfig` that suit it, and `receptive_field`, the steps
+before the current one that can change its action: None, as without one, for all of an episode's. A
+network that reads a fixed number of steps is a `base.HistoryNetwork`.
 """
 
 from collections.abc import Mapping

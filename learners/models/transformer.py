@@ -339,6 +339,11 @@ class AttentionConfig(NoPrefix):
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"{self.title} dropout must be in [0, 1), got {self.dropout}")
 
+    @property
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action: n - 1 more with each layer."""
+        return self.n_layers * (self.context_len - 1)
+
     def trunk(self, tokens_per_step: int) -> CausalTrunk:
         """The layers for sequences of so many tokens per step."""
         return CausalTrunk(self, tokens_per_step)

@@ -108,17 +108,11 @@ def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tu
 
 def draws_noise(objective: str, network: nn.Module) -> bool:
     """Whether a training draws random numbers: for its loss, or for the network's dropout."""
+    from gaitforge.common.networks import has_dropout
+
     learner = value_class(objective)
     of_loss = has_own_loss(network) or (learner is not None and learner.draws_noise)
     return of_loss or has_dropout(network)
-
-
-def has_dropout(network: nn.Module) -> bool:
-    """Whether a network drops activations in training."""
-    from torch.nn import Dropout
-
-    layers = (layer for layer in network.modules() if isinstance(layer, Dropout))
-    return any(layer.p > 0.0 for layer in layers)
 
 
 def has_own_loss(network: nn.Module) -> bool:

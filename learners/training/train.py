@@ -29,6 +29,7 @@ from gaitforge.learners.training.batches import (
     Labels,
     TrainingBatches,
     learned_actions,
+    longest_episode,
     training_fields,
     training_hash,
     with_bodies,
@@ -345,7 +346,7 @@ def _settled(
 ) -> tuple[TrainConfig, Checkpoint | None]:
     """The settled config, and the checkpoint to resume from; ValueError if it is another run's."""
     if not (run_dir / CHECKPOINT).exists():
-        return config.settled(None), None
+        return config.settled(None, longest_episode(selection)), None
     stored = read_checkpoint(run_dir)
     recorded = stored.card["train_config"]
     config = config.settled(recorded)
@@ -378,7 +379,7 @@ def updates_per_s(config: TrainConfig, selection: Selection) -> float:
     time to first read a large store. Raises ValueError as `train`.
     """
     with torch_threads(config.threads), torch.random.fork_rng():
-        return _measure(config.settled(None), selection)
+        return _measure(config.settled(None, longest_episode(selection)), selection)
 
 
 def _measure(config: TrainConfig, selection: Selection) -> float:

@@ -74,14 +74,8 @@ def test_steps_equal_forward(kind: str, dtype: torch.dtype, tolerance: float) ->
 @pytest.mark.parametrize("window_len", [1, 4])
 def test_a_window_with_its_prefix_gives_the_actions_of_control(kind: str, window_len: int) -> None:
     network, width = make(kind, torch.float32)
-    settings = preset(kind, KIND_SETTINGS[kind]).config
-    layers = getattr(settings, "n_layers", 0)
-    reach = {  # layers that see n steps each; a memory of everything
-        **dict.fromkeys(
-            ("fcnet", "transformer", "transformer-published", "dt"), layers * (CONTEXT - 1)
-        ),
-        **dict.fromkeys(("retnet", "dt-retnet"), LONG),
-    }.get(kind, settings.prefix_len)
+    field = preset(kind, KIND_SETTINGS[kind]).config.receptive_field
+    reach = LONG if field is None else field
     tokens = make_tokens(1, LONG, width, dtype=torch.float32)
     expected = run_steps(network, tokens)[0][0]
 
@@ -101,6 +95,18 @@ def test_a_window_with_its_prefix_gives_the_actions_of_control(kind: str, window
 
     assert largest_error(reach) < 1e-5
     assert reach == 0 or largest_error(CONTEXT - 2) > 1e-4  # one step too few
+
+
+@every_kind
+def test_the_receptive_field_is_what_can_change_an_action(kind: str) -> None:
+    network, width = make(kind)
+    field = preset(kind, KIND_SETTINGS[kind]).config.receptive_field
+    tokens = make_tokens(1, LONG, width).requires_grad_()
+    network(tokens)[0, -1].sum().backward()
+    assert tokens.grad is not None
+    change = tokens.grad[0].abs().sum(-1).flip(0)  # by steps before the last
+    changing = (change > 1e-12 * change.max()).nonzero()  # FCNet's sums have float64's rounding
+    assert int(changing.max()) == (LONG - 1 if field is None else field)
 
 
 @every_kind
