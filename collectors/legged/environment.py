@@ -125,10 +125,10 @@ class LeggedEnvironment:
         self.step_count = np.zeros(num_robots, dtype=np.int64)
         self.target_command = np.zeros((num_robots, N_COMMANDS))
         self.target_command[:, C.GAIT_DUTY] = 1.0
-        # Commands of each step, for robots whose command changes within the episode.
+        # Commands and gait clock of each step, for robots whose command changes within the episode.
         self._scheduled = np.zeros(num_robots, dtype=bool)
         self._commands = np.zeros((0, 0, N_COMMANDS))
-        self._walk_step = np.zeros(num_robots, dtype=np.int64)
+        self._clocks = np.zeros((0, 0))
         self.track_origin = np.zeros((num_robots, 2))
         self.track_yaw = np.zeros(num_robots)
         self._passage = np.zeros((num_robots, 4))  # kind, start, end, opening; 0 on open ground
@@ -237,8 +237,9 @@ class LeggedEnvironment:
             return
         if not len(self._commands):
             self._commands = np.zeros((self.num_robots, self.episode_steps + 1, N_COMMANDS))
-        self._commands[index] = schedule.commands(self.episode_steps + 1)
-        self._walk_step[index] = schedule.starts[1]
+            self._clocks = np.zeros((self.num_robots, self.episode_steps + 1))
+        commands = self._commands[index] = schedule.commands(self.episode_steps + 1)
+        self._clocks[index] = schedule.clock(commands)
 
     def _slip(self, on_track: np.ndarray) -> None:
         """Change the friction under robots that come to where the ground turns slippery."""
@@ -283,8 +284,7 @@ class LeggedEnvironment:
         clock = self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
         if self._scheduled.any():
             rows, step = self._scheduled_steps()
-            since = (step - self._walk_step[rows]) * CONTROL_DT_S
-            clock[rows] = self._commands[rows, step, C.GAIT_FREQUENCY] * since
+            clock[rows] = self._clocks[rows, step]
         return clock
 
     def track(self, index: int) -> Track:

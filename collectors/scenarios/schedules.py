@@ -36,6 +36,8 @@ class Manoeuvre:
         lead: the velocity that it is about; least: share of it that an episode's mean must reach
             to count as a success: what 95 % of the shipped Aliengo expert's episodes reach.
         terrains: where it is commanded, None for all.
+        first_cycle: of the gait clock when walking begins. Up to cycle 4 the shipped experts speed
+            up forward, as they were trained to.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Manoeuvre:
     least: float
     mirrored: tuple[C, ...] = ()
     terrains: tuple[str, ...] | None = None
+    first_cycle: int = 0
 
 
 _ALL = (
@@ -62,9 +65,12 @@ _ALL = (
         0.6,
         mirrored=(C.VEL_Y,),
         terrains=("flat", "rough", "slope"),
+        first_cycle=4,
     ),
-    Manoeuvre("backward", {C.VEL_X: (-0.8, -0.4)}, C.VEL_X, 0.2),
-    Manoeuvre("spin", {C.YAW_RATE: (0.4, 1.0)}, C.YAW_RATE, 0.4, mirrored=(C.YAW_RATE,)),
+    Manoeuvre("backward", {C.VEL_X: (-0.8, -0.4)}, C.VEL_X, 0.2, first_cycle=4),
+    Manoeuvre(
+        "spin", {C.YAW_RATE: (0.4, 1.0)}, C.YAW_RATE, 0.4, mirrored=(C.YAW_RATE,), first_cycle=4
+    ),
 )
 MANOEUVRES: dict[str, Manoeuvre] = {manoeuvre.name: manoeuvre for manoeuvre in _ALL}
 
@@ -81,7 +87,9 @@ _STAND_FIRST = (15, 35)
 _STAND_BEFORE_PASSAGE = (10, 20)
 _WALK_BEFORE_TURN = (35, 55)
 _BRAKE_AT = (110, 130)
-_BRAKE_AFTER_PASSAGE = (155, 165)
+_BRAKE_AFTER_PASSAGE = (150, 160)
+_IN_PLACE = 10
+"""Steps of the gait in place between braking and standing."""
 STEPS_TO_PASS = _BRAKE_AFTER_PASSAGE[0] - _STAND_BEFORE_PASSAGE[1]
 """The fewest steps in which a robot walks towards and through a passage."""
 _BRAKE_MS2 = (2.0, 4.0)
@@ -120,6 +128,12 @@ class Schedule:
                 commands[start:stop] = segment[:-1]
                 reached = segment[-1:]
         return commands
+
+    def clock(self, commands: np.ndarray) -> np.ndarray:
+        """(T,) gait clock in cycles of `commands` (T, 16); 0 while the robot is to stand."""
+        frequency = commands[:, C.GAIT_FREQUENCY]
+        cycles = frequency * (np.arange(len(commands)) - self.starts[1]) * CONTROL_DT_S
+        return np.where(frequency > 0, MANOEUVRES[self.manoeuvre].first_cycle + cycles, 0.0)
 
     def columns(self) -> dict[str, object]:
         """Catalog columns: steps, and the manoeuvre's velocities."""
@@ -229,7 +243,7 @@ def draw_schedule(
     stop = moving.copy()
     stop[[C.VEL_X, C.VEL_Y, C.YAW_RATE]] = 0.0
     stop[C.ACCEL_LIMIT] = max(braking, speed / _LONGEST_BRAKE_S)
-    last = brake + ceil(speed / stop[C.ACCEL_LIMIT] / CONTROL_DT_S)
+    last = brake + ceil(speed / stop[C.ACCEL_LIMIT] / CONTROL_DT_S) + _IN_PLACE
     targets = np.stack([stand, walk, moving, stop, stand])
     return Schedule(name, (0, first, turn, brake, min(last, EPISODE_STEPS)), targets)
 
