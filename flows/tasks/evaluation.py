@@ -251,7 +251,7 @@ class EvaluationPlan(ABC):
     def comparable(self, source: PolicySource) -> Self:
         """The plan for other policies on the same episodes, without a trained policy's settings."""
         usual = {field.name: field.default for field in fields(EvaluationPlan)}
-        return replace(self, **{name: usual[name] for name in _OF_THE_POLICY})
+        return replace(self, **{name: usual[name] for name in OF_THE_POLICY})
 
     def usual_expert(self) -> str:
         """The expert that a policy is compared with where its record names none."""
@@ -397,7 +397,8 @@ class EvaluationPlan(ABC):
 
 
 _MEANS = ("return", "success", "survival", "length")
-_OF_THE_POLICY = ("return_target", "reset_every", "guidance")
+OF_THE_POLICY = ("return_target", "reset_every", "guidance")
+"""Settings of how a trained policy is driven; all others say which episodes there are."""
 
 
 def _in_words(value: object) -> str:

@@ -89,12 +89,16 @@ def check_counts(model: str, config: Any, *names: str) -> None:
             raise ValueError(f"{model} {name} must be a whole number of at least 1, got {value}")
 
 
-def check_rotary_heads(model: str, hidden_dim: int, n_heads: int) -> None:
-    """Raise ValueError unless all heads have the same, even number of channels."""
-    if hidden_dim % (2 * n_heads):
+def check_heads(model: str, hidden_dim: int, n_heads: int, rotary: bool = True) -> None:
+    """Raise ValueError unless all heads have as many channels, an even number if rotary."""
+    if rotary and hidden_dim % (2 * n_heads):
         raise ValueError(
             f"{model} hidden_dim must be a multiple of 2 * n_heads = {2 * n_heads}, "
             f"got {hidden_dim}"
+        )
+    if hidden_dim % n_heads:
+        raise ValueError(
+            f"{model} hidden_dim must be a multiple of n_heads = {n_heads}, got {hidden_dim}"
         )
 
 

@@ -159,8 +159,22 @@ FCNET_TRAINING = {
     "grad_clip": None,
     "normalise_actions": False,
 }
-# Table 6. It tells no betas: the optimiser's are those of its authors.
-TRANSFORMER_TRAINING = FCNET_TRAINING | {"optimiser": "lion", "betas": (0.9, 0.99)}
+# Table 6. It tells no betas: the optimiser's are those of its authors. Gradients of the Transformer
+# are clipped (utils/runner.py of the published code), at 1.0.
+TRANSFORMER_TRAINING = FCNET_TRAINING | {
+    "batch_size": 1024,
+    "optimiser": "lion",
+    "betas": (0.9, 0.99),
+    "grad_clip": 1.0,
+}
+# The Transformer of the published code, see `models.transformer`.
+PUBLISHED_TRANSFORMER = {
+    "n_heads": 8,
+    "positions": "none",
+    "dropout": 0.1,
+    "embedding_norm": True,
+}
+_PUBLISHED_TRANSFORMER = "Transformer over time as in FCNet's code: no positions, dropout"
 # Section 4.1, FCNet/DT/d4rl/convert_pkl_to_memmap.py: return-to-go on the scale of D4RL's score.
 FCNET_D4RL = FCNET_TRAINING | {"batch_size": 128, "objective": "return", "return_zero": None}
 
@@ -236,7 +250,21 @@ _SHIPPED: dict[str, ModelPreset] = {
         "transformer",
         803_980,
         {"hidden_dim": 128},
-        training=TRANSFORMER_TRAINING | {"batch_size": 1024},
+        training=TRANSFORMER_TRAINING,
+    ),
+    "transformer-published": ModelPreset(
+        "transformer",
+        258_852,
+        PUBLISHED_TRANSFORMER | {"hidden_dim": 72},
+        training=ATTENTION_WINDOWS | {"grad_clip": 1.0},
+        about=_PUBLISHED_TRANSFORMER,
+    ),
+    "transformer-published-legged": ModelPreset(
+        "transformer",
+        804_236,
+        PUBLISHED_TRANSFORMER | {"hidden_dim": 128},
+        training=TRANSFORMER_TRAINING,
+        about=_PUBLISHED_TRANSFORMER,
     ),
     "dt": ModelPreset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
     "dt-legged": ModelPreset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),

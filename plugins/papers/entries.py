@@ -22,17 +22,25 @@ REINFORCEMENT = _kind("reinforcement", "ReinforcementPlan")
 ROBUSTNESS = _kind("robustness", "RobustnessPlan")
 
 FCNET_DATA_SIZE = Preset(
-    f"{_PRESETS}:fcnet_data_size", "FCNet's Figure 4: over the data", 0.8, full=True
+    f"{_PRESETS}:fcnet_data_size", "FCNet's Figure 4: over the data", 1.3, full=True
 )
 FCNET_RECIPES = Preset(
     f"{_PRESETS}:fcnet_recipes",
     "FCNet's Tables 5 to 7: published sizes and recipes",
-    0.9,
+    1.3,
     full=True,
 )
-FCNET_SIZES = Preset(f"{_PRESETS}:fcnet_sizes", "FCNet's Figure 8: over the width", 0.8, full=True)
+FCNET_SIZES = Preset(
+    f"{_PRESETS}:fcnet_sizes", "FCNet's Figure 8: over the parameters", 1.3, full=True
+)
 FCNET_CONTEXT = Preset(
-    f"{_PRESETS}:fcnet_context", "FCNet's Figure 9: over the context", 0.9, full=True
+    f"{_PRESETS}:fcnet_context", "FCNet's Figure 9: over the context", 1.4, full=True
+)
+D4RL_VALUES = Preset(
+    f"{_PRESETS}:d4rl_values",
+    "FCNet's Table 2: methods that learn values, with 10,000 updates",
+    0.9,
+    full=True,
 )
 BOT_MASKS = Preset(f"{_PRESETS}:bot_masks", "BoT's Figure 9a: masks, tokenizers and positions", 0.9)
 ADROIT = Preset(f"{_PRESETS}:adroit", "FCNet's Table 3: the Adroit hand's sets", 1.1, full=True)

@@ -54,6 +54,9 @@ KIND_SETTINGS: dict[str, dict[str, Any]] = {
 """Small networks of every kind; those with a context see `CONTEXT` steps."""
 for _kind in ("fcnet", "transformer", "dt", "history-mlp", "flow"):
     KIND_SETTINGS[_kind] = KIND_SETTINGS[_kind] | {"context_len": CONTEXT}
+KIND_SETTINGS["transformer-published"] = KIND_SETTINGS["transformer"]
+NETWORKS = (*KINDS, "transformer-published")
+"""Presets of every kind, and one whose options make it another network."""
 
 
 @dataclass(frozen=True)
