@@ -17,7 +17,14 @@ import numpy as np
 
 from gaitforge.collectors.robots.kinematics import NEUTRAL, C, Range, command_scale, ramped
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.scenarios.skills import ALL_SKILLS, STAND, S, Skill, Track
+from gaitforge.collectors.scenarios.skills import (
+    ALL_SKILLS,
+    STAND,
+    S,
+    Skill,
+    Track,
+    command_ranges,
+)
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.common.errors import listed, names_allowed
 
@@ -196,6 +203,28 @@ def fitting(manoeuvres: Sequence[str], terrain: str, skill: str) -> list[str]:
         if where is None or terrain in where:
             allowed.append(name)
     return [name for name in manoeuvres if name in allowed]
+
+
+def ranges_of_commands(robot: RobotCard, manoeuvres: Sequence[str]) -> list[Range]:
+    """`command_ranges` with those of manoeuvres: bounds of each of the 16 numbers, SI units."""
+    bounds = command_ranges(robot)
+    named = [MANOEUVRES[name] for name in manoeuvres if name != CONSTANT]
+    if not named:
+        return bounds
+    joined = [SLOW_GAIT, {C.ACCEL_LIMIT: (_BRAKE_MS2[0], bounds[C.VEL_X][1] / _LONGEST_BRAKE_S)}]
+    for manoeuvre in named:
+        spans = manoeuvre.ranges.items()
+        mirrored = manoeuvre.mirrored
+        joined.append(
+            {c: (-high, high) if c in mirrored else (low, high) for c, (low, high) in spans}
+        )
+    scale = command_scale(robot)
+    scale[C.ACCEL_LIMIT] = 1.0
+    for ranges in joined:
+        for c, (low, high) in ranges.items():
+            span = bounds[c]
+            bounds[c] = min(span[0], low * scale[c]), max(span[1], high * scale[c])
+    return bounds
 
 
 def in_time(command: np.ndarray, skill: Skill, terrain: str, robot: RobotCard) -> np.ndarray:
