@@ -387,6 +387,8 @@ def signals(view: StepView, on_track: np.ndarray) -> np.ndarray:
     values = {
         S.VEL_X: view.geometry.lin_vel_heading[:, 0],
         S.VEL_X_COMMAND: view.command[:, C.VEL_X],
+        S.VEL_Y: view.geometry.lin_vel_heading[:, 1],
+        S.YAW_RATE: view.geometry.yaw_rate,
         S.SPEED: np.linalg.norm(view.geometry.lin_vel_heading, axis=1),
         S.TURN_RATE: np.linalg.norm(view.state.base_ang_vel_body, axis=1),
         S.HEIGHT_ERROR: view.height_error_m,

@@ -41,6 +41,7 @@ from gaitforge.collectors.robots.robot import (
     load_robots,
 )
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
+from gaitforge.collectors.scenarios.schedules import CONSTANT, MANOEUVRES
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
@@ -70,7 +71,10 @@ from gaitforge.learners.policy_network import PolicyNetwork
 
 # Evaluation on a grid of terrains, skills and levels.
 def cells_of(selection: Selection) -> dict[str, Any]:
-    """The terrains, skills and levels of some episodes, in the order of reports."""
+    """The terrains, skills and levels of some episodes, in the order of reports.
+
+    Manoeuvres, too, where commands change.
+    """
     table = selection.episodes("terrain", "skill", "level")
 
     def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +83,12 @@ def cells_of(selection: Selection) -> dict[str, Any]:
 
     levels = tuple(sorted(table.column("level").unique().to_pylist()))
     terrains = present("terrain", [*TERRAINS])
-    return {"terrains": terrains, "skills": present("skill", [*SKILLS]), "levels": levels}
+    cells = {"terrains": terrains, "skills": present("skill", [*SKILLS]), "levels": levels}
+    if "manoeuvre" in selection.catalog.column_names:
+        table = selection.episodes("manoeuvre")
+        names = {name or CONSTANT for name in table.column("manoeuvre").to_pylist()}
+        cells["manoeuvres"] = tuple(n for n in (CONSTANT, *MANOEUVRES) if n in names)
+    return cells
 
 
 def middle(levels: Sequence[int]) -> int:

@@ -70,7 +70,9 @@ def _demo() -> Experiment:
 
 def _collecting(name: str) -> Experiment:
     """FCNet and BoT with three seeds on a collection of another size."""
-    return Experiment(collect=legged_plan(name), seeds=(0, 1, 2), evaluate=ALL_CELLS)
+    plan = legged_plan(name)
+    evaluate = {**ALL_CELLS, "manoeuvres": plan.grid.manoeuvres}
+    return Experiment(collect=plan, seeds=(0, 1, 2), evaluate=evaluate)
 
 
 def _compare() -> Experiment:

@@ -24,6 +24,7 @@ ROBUSTNESS = _kind("robustness", "RobustnessPlan")
 FCNET_DATA_SIZE = Preset(
     f"{_PRESETS}:fcnet_data_size", "FCNet's Figure 4: over the data", 1.3, full=True
 )
+FCNET_CLEAN = Preset(f"{_PRESETS}:fcnet_clean", "FCNet's Figure 4 on data of legged-clean-6m", 1.0)
 FCNET_RECIPES = Preset(
     f"{_PRESETS}:fcnet_recipes",
     "FCNet's Tables 5 to 7: published sizes and recipes",

@@ -1,5 +1,6 @@
 """Presets of the papers' figures and tables, each with the statements that it is held against."""
 
+from dataclasses import replace
 from typing import Any
 
 from gaitforge.collectors.experts.expert import shipped_experts
@@ -135,6 +136,15 @@ def fcnet_data_size(full: bool = False) -> Experiment:
             "FCNet, Figure 4", "at 60 million steps 10.060 of the expert's 10.589 (Table 7)"
         ),
     )
+
+
+def fcnet_clean() -> Experiment:
+    """FCNet's Figure 4 after 1.9 and 6 million steps of data as the paper describes them.
+
+    For a store of `legged-clean-6m`; policies are scored under commands that change, too.
+    """
+    plan = fcnet_data_size()
+    return replace(plan, vary={"data": (0.317, 1.0)})
 
 
 def fcnet_recipes(full: bool = False) -> Experiment:
