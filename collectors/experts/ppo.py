@@ -361,6 +361,7 @@ _FIXED = (
     "model",
     "model_overrides",
     "action_filter_hz",
+    "initial_weights",
 )
 """Settings that must not change when a training resumes."""
 _FIRST_LEVELS = 4
@@ -439,12 +440,13 @@ def train_expert(
     config: ExpertTrainingConfig,
     out: Path,
     report: Callable[[dict[str, Any]], None],
-    build: Callable[[Mapping[str, Any]], Networks] | None = None,
+    build: Callable[..., Networks] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Train an expert, or resume from the checkpoint in `out`; returns its weights and card.
 
     Args:
-        build: makes the networks of `config.model` for the slices of the task's observations.
+        build: makes the networks of `config.model` for the slices of the task's observations, with
+            `initial_weights`.
         report: called after every update with its row of `history.jsonl`, see `_summary`.
 
     Raises:
@@ -452,6 +454,7 @@ def train_expert(
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     out.mkdir(parents=True, exist_ok=True)
+    config = checkpoint.as_begun(out, config)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     bodies = load_robots(config.robot)
@@ -464,7 +467,9 @@ def train_expert(
     if scope.blind and len(bodies) > 1:
         raise ValueError(f"{config.model} is trained on one robot, not on a family")
     with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:
-        networks = build(task.slices) if build is not None and scope.blind else None
+        networks = None
+        if build is not None and scope.blind:
+            networks = build(task.slices, initial_weights=config.initial_weights)
         algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:
