@@ -13,7 +13,9 @@ from gaitforge.collectors.legged import observations
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
 from gaitforge.collectors.legged.rewards import (
     FOOTPRINT,
+    REWARDS,
     Geometry,
+    Rewards,
     StepView,
     heights_above,
     on_track,
@@ -88,6 +90,7 @@ class LeggedEnvironment:
         robot: one robot for all rows, or one of a family for each row.
         episode_steps: control steps after which an episode is truncated.
         randomisation: what the draws of episodes are drawn from.
+        rewards: the terms of the reward.
 
     Raises:
         ValueError: a randomisation that the back end cannot simulate, or a robot cannot have.
@@ -105,6 +108,7 @@ class LeggedEnvironment:
         backend: str = "mujoco",
         episode_steps: int = EPISODE_STEPS,
         randomisation: Randomisation = DEFAULT,
+        rewards: Rewards = REWARDS,
     ):
         self.robots = RobotBatch(*([robot] if isinstance(robot, RobotCard) else robot))
         self.robot = self.robots[0]
@@ -113,6 +117,7 @@ class LeggedEnvironment:
         self.num_robots = num_robots
         self.episode_steps = episode_steps
         self.randomisation = randomisation
+        self.rewards = rewards
         self.physics = make_backend(backend, self.robots.robots, num_robots, threads)
         try:
             self._check_randomisation()
@@ -219,7 +224,7 @@ class LeggedEnvironment:
 
         geometry, on_track = self._look()
         view = self.view = self._view(geometry, command, action)
-        reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
+        reward = (total_reward(view, self.rewards) * CONTROL_DT_S).astype(np.float32)
         recorded = signals(view, on_track)
         self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
         self.step_count += 1

@@ -95,6 +95,9 @@ CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), epi
 CARD_BODIES = 8
 """Most bodies of a family in the card of its expert."""
 
+_OF_EPISODES = ("episode_s", "rewards")
+"""Settings that a training shares with its policy's evaluation."""
+
 TABLE_EVERY = 20
 """Updates between tables of success and survival."""
 
@@ -154,7 +157,9 @@ def _measure(
     # The policy needs a card to be loaded, and measured.
     path = weights.with_suffix(".json")
     write_record(path, card | provenance())
-    plan = LeggedEvaluation(grid=grid, threads=threads)
+    training = card.get("training", {})
+    own = {name: training[name] for name in _OF_EPISODES if name in training}
+    plan = LeggedEvaluation(grid=grid, threads=threads, **own)
     if weights.is_dir():
         source = PolicySource(weights.name, RUN, str(weights))
         plan = replace(plan, robot=card["robot"])
@@ -200,7 +205,8 @@ def _train(
 def _own_evaluation(config: ExpertTrainingConfig) -> LeggedEvaluation:
     """On what it was trained on."""
     cells = config.terrains or tuple(TERRAINS), config.skills or tuple(SKILLS)
-    return LeggedEvaluation(grid=EvaluationGrid(*cells), robot=_place(config.robot))
+    own = {name: getattr(config, name) for name in _OF_EPISODES}
+    return LeggedEvaluation(grid=EvaluationGrid(*cells), robot=_place(config.robot), **own)
 
 
 def _place(robot: str) -> str:

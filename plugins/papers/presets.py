@@ -24,17 +24,32 @@ from gaitforge.plugins.papers.measures.attention import (
 )
 from gaitforge.plugins.papers.measures.control_steps import RUNTIMES
 from gaitforge.plugins.papers.measures.spectra import LOWEST, OTHERS
-from gaitforge.plugins.papers.reinforcement import ReinforcementPlan
+from gaitforge.plugins.papers.reinforcement import AREA, ReinforcementPlan
 
-# The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
-# the weight of the speed, noise carries a robot whose mean action stands.
+# Rewards per second of the published A1 (github.com/carlosferrazza/BodyTransformer, a1_walk/
+# legged_gym/legged_gym/envs/a1/a1_field_config.py), and legged_gym's episodes of 20 s. Deviations:
+# the bell of the speed is half as wide, speeds are along the heading, and air time of the feet and
+# torques beyond their limits, 2.0 and -0.2 there, have no term here.
+_A1_EPISODES: Settings = {
+    "episode_s": 20.0,
+    "rewards": {
+        "track_linear_velocity": 2.0,
+        "track_yaw_rate": 0.05,
+        "speed_error": -2.0,
+        "alive": 2.0,
+        "power": -2e-5,
+        "joint_limits": -0.1,
+    },
+}
+# The adaptive rate of the experts' trainings falls too far for few robots. Without the filter,
+# noise carries a robot whose mean action stands.
 _A1_WALK: Settings = {
+    **_A1_EPISODES,
     "robot": "a1",
     "terrains": ("rough",),
     "skills": ("walk",),
     "robots": 256,
     "steps": 2_000_000,
-    "tracking_weight": 3.0,
     "entropy": 0.0,
     "target_kl": 0.02,
     "action_filter_hz": 5.0,
@@ -42,48 +57,99 @@ _A1_WALK: Settings = {
     "learning_rate": 3e-4,
 }
 _A1_WALK_EVALUATION: Settings = {
+    **_A1_EPISODES,
     "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
     "threads": 1,
 }
-# Sferrazza et al. 2024, Figure 12c: 2,048 environments, batches of 8,192; the MLP's last layers.
-_FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000, "device": "cuda"}
-_FULL_A1: Settings = {**_A1_WALK, **_FULL, "robots": 2048, "sim": "mujoco_warp"}
+# Sferrazza et al. 2024, Figure 12c: 2,048 environments and batches of 8,192. The published code
+# (github.com/carlosferrazza/BodyTransformer) has 10,000 updates: of 32 steps for the humanoids
+# (reinforcement_learning/IsaacGymEnvs/isaacgymenvs/launch.py; the horizon is IsaacGymEnvs' own), of
+# legged_gym's 24 for 4,096 A1s (a1_walk/legged_gym/legged_gym/envs/a1/a1_field_config.py).
+_FULL_HUMANOID: Settings = {
+    "environments": 2048,
+    "horizon": 32,
+    "mini_batches": 8,
+    "steps": 10_000 * 32 * 2048,
+    "device": "cuda",
+}
+_FULL_A1: Settings = {
+    **_A1_WALK,
+    "sim": "mujoco_warp",
+    "robots": 4096,
+    "horizon": 24,
+    "mini_batches": 12,
+    "steps": 10_000 * 24 * 4096,
+    "device": "cuda",
+}
+# The paper's MLP: 699,467 parameters in actor, critic and std of its humanoid (Figure 12c).
+_PAPER_MLP: Settings = {"embed_dim": 64, "feedforward_dim": 150}
+_HILL = "humanoid-hill"
+_HILL_LAYERS = 12
+"""Of the Transformers on the hills, in launch.py."""
+_EARLIER = {"initial_weights": "torch"}
+
+
+def _bot_rl_learners(full: bool) -> dict[str, dict[str, Any]]:
+    """Networks of the paper's Figures 5, 10 and 11, and BoT-Mix with PyTorch's initial weights."""
+    layers, width = (10, 64) if full else (3, 32)
+    sizes = {
+        "n_layers": layers,
+        "embed_dim": width,
+        "feedforward_dim": 2 * width,
+        "n_heads": 2,
+        "positional_embedding": True,
+    }
+    mlp = {"hidden_dim": 390, "n_layers": 3} if full else {"hidden_dim": 128, "n_layers": 2}
+    maskings = {
+        "transformer": "none",
+        "bot-hard": "hard",
+        "bot-mix": "mix",
+        "bot-mix-random": "mix-random",
+    }
+    bots: dict[str, dict[str, Any]] = {
+        name: {"model": "bot", "model_overrides": {**sizes, "masking": masking}}
+        for name, masking in maskings.items()
+    }
+    mix = bots["bot-mix"]["model_overrides"]
+    return {
+        "mlp": {"model_overrides": mlp},
+        "body-mlp": {"model_overrides": _PAPER_MLP},
+        **bots,
+        "bot-shared": {"model": "bot", "model_overrides": {**mix, "shared_tokenizer": True}},
+        "bot-mix-torch": {**bots["bot-mix"], **_EARLIER},
+    }
 
 
 def bot_rl(full: bool = False) -> ReinforcementPlan:
     """The Body Transformer paper's Figures 5, 10 and 11: about 30,000 parameters each, 2 tasks.
 
+    Its MLP, `body-mlp`, has the paper's size at once: ten times as many parameters.
+
     Args:
-        full: the paper's size instead, 690,000 in actor and critic, its four tasks and five seeds,
-            for a GPU. Deviation: the CPU steps the humanoids; the paper tells no number of steps.
+        full: the paper's sizes and steps instead, 690,000 in actor and critic, its four tasks and
+            five seeds, for a GPU. Deviation: the CPU steps the humanoids.
     """
-    layers, width = (10, 64) if full else (3, 32)
-    bot = {"n_layers": layers, "embed_dim": width, "feedforward_dim": 2 * width, "n_heads": 2}
-    bot["positional_embedding"] = True
-    kinds = {"none": "transformer", "hard": "bot-hard", "mix": "bot-mix"}
-    kinds |= {"mix-random": "bot-mix-random"}
-    mlp = {"hidden_dim": 390, "n_layers": 3} if full else {"hidden_dim": 128, "n_layers": 2}
-    learners: Learners = {
-        "mlp": {"model_overrides": mlp},
-        **{
-            name: {"model": "bot", "model_overrides": {**bot, "masking": masking}}
-            for masking, name in kinds.items()
-        },
-        "bot-shared": {
-            "model": "bot",
-            "model_overrides": {**bot, "masking": "mix", "shared_tokenizer": True},
-        },
+    learners = _bot_rl_learners(full)
+    names = ("mod", "board", "hill") if full else ("mod",)
+    settings = _FULL_HUMANOID if full else {"steps": 2_000_000, "target_kl": 0.03}
+    humanoids = {f"humanoid-{n}": {"env": f"Humanoid-{n.title()}-v0", **settings} for n in names}
+    deeper = {
+        name: {"model_overrides": {**learner["model_overrides"], "n_layers": _HILL_LAYERS}}
+        for name, learner in learners.items()
+        if learner.get("model") == "bot"
     }
-    names = ("Mod", "Board", "Hill") if full else ("Mod",)
-    settings = {**_FULL, "environments": 2048} if full else {"steps": 2_000_000, "target_kl": 0.03}
-    humanoids = {f"humanoid-{n.lower()}": {"env": f"Humanoid-{n}-v0", **settings} for n in names}
+    ahead = {"body-mlp": "", "transformer": ""}
     return ReinforcementPlan(
         learners,
         tasks={"a1-walk": _FULL_A1 if full else _A1_WALK, **humanoids},
         evaluate={"a1-walk": _A1_WALK_EVALUATION},
+        exceptions={_HILL: deeper} if full else {},
         seeds=tuple(range(5 if full else 3)),
+        initial_weights="normal",
         published=(
-            *statements("bot-mix", {"mlp": "", "transformer": ""}, "BoT, Figure 5"),
+            *statements("bot-mix", ahead, "BoT, Figure 5"),
+            *statements("bot-mix", ahead, "BoT, Figure 5: sample efficiency", AREA),
+            *statements("bot-mix", {"bot-mix-torch": ""}, "BoT's code: initial weights", AREA),
             *statements("bot-mix", {"bot-mix-random": ""}, "BoT, Figure 10"),
             *statements("bot-mix", {"bot-shared": ""}, "BoT, Figure 11"),
         ),

@@ -20,7 +20,7 @@ from gaitforge.collectors.legged.replaying import (
     stored_episodes,
     stored_randomisation,
 )
-from gaitforge.collectors.legged.rewards import REWARDS, StepView
+from gaitforge.collectors.legged.rewards import REWARDS, Rewards, StepView, total_reward
 from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.rendering.rendering import Scene, drawn_scene
@@ -137,16 +137,16 @@ class _Watcher:
         view = self._env.view
         if view is not None:
             steps = np.clip(self._env.step_count - 1, 0, self._env.episode_steps - 1)
-            self._series[self._rows, steps] = _curves(view)
+            self._series[self._rows, steps] = _curves(view, self._env.rewards)
         return view  # type: ignore[return-value]  # None only before the first step
 
 
-def _curves(view: StepView) -> np.ndarray:
-    """(N, C) the curves of `recorded_charts`."""
+def _curves(view: StepView, rewards: Rewards) -> np.ndarray:
+    """(N, C) the curves of `recorded_charts`; terms that data sets lack are in the sum alone."""
     geometry = view.geometry
     command = view.command
     robots = view.robots
-    terms = [weight * CONTROL_DT_S * term(view) for term, weight in REWARDS.items()]
+    terms = [rewards.get(term, 0.0) * CONTROL_DT_S * term(view) for term in REWARDS]
     speed, (pitch, roll) = geometry.lin_vel_heading, _attitude(geometry.gravity)
     commanded_pitch, commanded_roll = _attitude(view.desired_gravity)
     columns = [
@@ -162,7 +162,7 @@ def _curves(view: StepView) -> np.ndarray:
         pitch,
         commanded_roll,
         roll,
-        np.sum(terms, axis=0),
+        CONTROL_DT_S * total_reward(view, rewards),
         *terms,
         *view.action.T,
         *view.state.joint_torque.T,
