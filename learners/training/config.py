@@ -171,7 +171,7 @@ class TrainConfig:
     def recommended(cls, model: str = model, **overrides: Any) -> "TrainConfig":
         """The settings that suit a preset and an objective, with the overrides."""
         suited = dict(model_preset(model).training)
-        if (objective := overrides.get("objective")) in OBJECTIVES:
+        if (objective := str(overrides.get("objective"))) in OBJECTIVES:
             suited |= OBJECTIVES[objective].training
         return cls(**{"model": model, **suited, **overrides})
 

@@ -69,8 +69,13 @@ class RecurrentNetwork(nn.Module, ABC):
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, A) for any T."""
-        hidden, _ = self.layers(tokens)
+        """(B, T, D) -> (B, T, A) for any T.
+
+        The recurrence keeps the weights' precision within autocast, too: rounding to bf16 would add
+        up over the steps, and torch has no LSTM in bf16 on CPUs without its instructions.
+        """
+        with torch.autocast(tokens.device.type, enabled=False):
+            hidden, _ = self.layers(tokens.to(self.decoder.weight.dtype))
         return self.decoder(hidden)
 
     def init_state(self, batch_size: int) -> Tensor:

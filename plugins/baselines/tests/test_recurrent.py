@@ -20,6 +20,18 @@ def test_they_see_the_whole_episode(config: Any) -> None:
     assert reach(config.build(OBS, 12), OBS.dim, 50) == 50
 
 
+@pytest.mark.parametrize("config", [GRUConfig(8, 2), LSTMConfig(8, 2)])
+def test_they_can_be_trained_in_bf16(config: Any) -> None:
+    """As `precision=bf16`; the recurrence is computed in float32 still."""
+    network = config.build(OBS, 12)
+    tokens = torch.randn(2, 9, OBS.dim)
+    with torch.autocast("cpu", torch.bfloat16):
+        actions = network(tokens)
+    actions.float().sum().backward()
+    assert actions.dtype == torch.bfloat16
+    torch.testing.assert_close(actions.float(), network(tokens), atol=5e-3, rtol=2e-2)
+
+
 def gates(weights: Any, layer: str, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """What the input and what the hidden state give to the gates, (3 or 4) x d each."""
     return (
