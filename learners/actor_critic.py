@@ -47,7 +47,9 @@ from gaitforge.learners.models.registry import (
     ModelSpec,
     build_network,
     default_settings,
+    depth_note,
     preset,
+    spec_from_json,
 )
 from gaitforge.learners.policy_network import MIN_LOG_STD, GaussianSpread, Normaliser, PolicyNetwork
 from gaitforge.learners.tokens import Slices, TokenLayout
@@ -72,6 +74,7 @@ class RegistryNetworks:
         act_dim: size of an action.
         action_filter: of the saved policy, see `PolicyNetwork.filtered`; in training the task
             filters.
+        begun: folder of the policy of a training that goes on, whose network it keeps.
         initial_weights: of networks over body parts: "normal" as published; "torch" as in trainings
             of earlier versions, whose `body-mlp` had a value per node.
 
@@ -87,16 +90,24 @@ class RegistryNetworks:
         act_dim: int = len(QUADRUPED_JOINTS),
         action_filter: float = 1.0,
         initial_weights: str = NORMAL,
+        begun: Path | None = None,
     ) -> None:
         self._filter = action_filter
         self._initial_weights = initial_weights
         self.layout = TokenLayout("obs", dict(slices["features"]))
         self._act_dim = act_dim
         self.spec = _single_step(model, overrides, body_of(self.layout.slices, act_dim))
+        if begun is not None and (begun / CONFIG).exists():  # sizes of presets may change
+            self.spec = spec_from_json(json.loads((begun / CONFIG).read_text())["model"])
         end = self.layout.obs_dim
         seen = slices["critic"].items()
         further = {_CRITIC + name: (start + end, stop + end) for name, (start, stop) in seen}
         self._critic_slices = {**self.layout.obs_slices, **further}
+
+    def note(self) -> str:
+        """See `registry.depth_note`."""
+        with torch.random.fork_rng(devices=[]):
+            return depth_note(build_network(self.spec, self.layout, self._act_dim))
 
     def actor(self, *arguments: Any, **settings: Any) -> "RegistryModel":
         """The network for the actor's observation."""

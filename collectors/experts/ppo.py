@@ -39,15 +39,15 @@ from gaitforge.collectors.experts.ppo_algorithm import (
     PPOSettings,
     PpoUpdate,
 )
+from gaitforge.collectors.experts.training_scope import (
+    SKILL_SHARES,
+    TERRAIN_SHARES,
+    TrainingScope,
+)
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
-from gaitforge.collectors.legged.rewards import (
-    REWARDS,
-    Rewards,
-    rewards_of,
-    track_linear_velocity,
-)
+from gaitforge.collectors.legged.rewards import rewards_of, track_linear_velocity
 from gaitforge.collectors.physics import processor_of
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.kinematics import C, GaitReference
@@ -65,77 +65,23 @@ from gaitforge.collectors.scenarios.randomisation import (
     Written,
     set_randomisation,
 )
-from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, matching_cells
-from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, difficulty
 from gaitforge.collectors.simulators import check_backend
-from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_S, EPISODE_STEPS, steps_in
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_S, steps_in
 from gaitforge.collectors.training_folder import POLICY
-from gaitforge.common.errors import listed
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.common.limits import LATER, Range
 from gaitforge.common.machine import default_threads
 from gaitforge.datasets.schema import consecutive_slices
 
 # The training task.
-TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
-SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
-"""Skills that experts are trained on if none are named; the critic's one-hot inputs are in this
-order."""
 MAX_RESIDUAL = 6.0
 _EVEN = 1.0
 """A skill is drawn in proportion to its share times this plus its rate of failure on the terrain:
 cells that fail are practised more. With 0.15 standing, which rarely fails, was unlearned."""
 _MEAN_RATE = 0.005
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
-
-
-@dataclass(frozen=True)
-class TrainingScope:
-    """The terrains and skills that are trained, with their shares, what the actor sees, and where.
-
-    Attributes:
-        blind: the actor sees the stored observation alone, as a learner does, and its actions are
-            joint targets; the critic sees the simulator's state beside it. Else the actor sees that
-            state, and its actions correct the kinematic gait.
-        action_filter: the newest action's share in what a blind actor's robot executes, beside the
-            last executed one.
-        sim: the physics back end.
-        episode_steps: control steps after which an episode is cut off.
-        rewards: the terms of the reward.
-    """
-
-    terrains: Mapping[str, float] = field(default_factory=lambda: TERRAIN_SHARES)
-    skills: Mapping[str, float] = field(default_factory=lambda: SKILL_SHARES)
-    blind: bool = False
-    action_filter: float = 1.0
-    sim: str = "mujoco"
-    episode_steps: int = EPISODE_STEPS
-    rewards: Rewards = field(default_factory=lambda: REWARDS)
-
-    @classmethod
-    def of(
-        cls, terrains: Sequence[str], skills: Sequence[str], blind: bool = False
-    ) -> "TrainingScope":
-        """The scope of the named terrains and skills (all for none); shares keep their proportions.
-
-        Raises:
-            ValueError: an unknown name, or one that goes with none of the others.
-        """
-        chosen = tuple(terrains or TERRAIN_SHARES), tuple(skills or SKILL_SHARES)
-        cells = matching_cells(*chosen, (0,))
-        lone = {*chosen[0], *chosen[1]} - {name for cell in cells for name in cell}
-        if lone:
-            raise ValueError(
-                f"{listed(sorted(lone))}: none of the chosen skills is commanded on one of the "
-                "chosen terrains"
-            )
-        return cls(_shares(chosen[0], TERRAIN_SHARES), _shares(chosen[1], SKILL_SHARES), blind)
-
-
-def _shares(names: Sequence[str], shares: Mapping[str, float]) -> dict[str, float]:
-    """Their shares, which add up to 1; names without one weigh as much as the mean of all."""
-    weights = {name: shares.get(name, 1.0 / len(shares)) for name in names}
-    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 class ExpertTask:
@@ -466,7 +412,7 @@ def train_expert(
 
     Args:
         build: makes the networks of `config.model` for the slices of the task's observations, with
-            `initial_weights`.
+            `initial_weights` and the folder `begun` of what an earlier call has trained.
         report: called after every update with its row of `history.jsonl`, see `_summary`.
 
     Raises:
@@ -495,7 +441,8 @@ def train_expert(
     with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:
         networks = None
         if build is not None and scope.blind:
-            networks = build(task.slices, initial_weights=config.initial_weights)
+            begun = {"initial_weights": config.initial_weights, "begun": out / POLICY}
+            networks = build(task.slices, **begun)
         algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:

@@ -6,7 +6,7 @@ The result is an expert's weights and their card.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -195,6 +195,7 @@ def _train(
             TaskNetworks,
             _own_evaluation(config),
             _place(config.robot),
+            reporter.say,
             config.model,
             config.model_overrides,
             action_filter=config.action_filter,
@@ -267,13 +268,20 @@ class TaskNetworks(RegistryNetworks):
 
     Args:
         evaluation: how the policy is evaluated if nothing else is said; robot: its robot's name or
-            path, or the task's name.
+            path, or the task's name; say: is told of masks that do not join all body parts.
     """
 
     def __init__(
-        self, evaluation: EvaluationPlan, robot: str, *arguments: Any, **settings: Any
+        self,
+        evaluation: EvaluationPlan,
+        robot: str,
+        say: Callable[[str], object],
+        *arguments: Any,
+        **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
+        if note := self.note():
+            say(note)
         self._record = {"task": evaluation.kind, "evaluation": evaluation, "robot": robot}
 
     def save(self, actor: RegistryModel, folder: Path, card: Mapping[str, Any]) -> Path:

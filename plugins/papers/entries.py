@@ -44,6 +44,7 @@ D4RL_VALUES = Preset(
     full=True,
 )
 BOT_MASKS = Preset(f"{_PRESETS}:bot_masks", "BoT's Figure 9a: masks, tokenizers and positions", 0.9)
+BOT_DEPTH = Preset(f"{_PRESETS}:bot_depth", "BoT's Figure 9b on a quadruped: over the layers", 1.2)
 ADROIT = Preset(f"{_PRESETS}:adroit", "FCNet's Table 3: the Adroit hand's sets", 1.1, full=True)
 ADROIT_DEMONSTRATIONS = Preset(
     f"{_PRESETS}:adroit_demonstrations",
@@ -65,7 +66,7 @@ BODIES = Preset(
 )
 BOT_RL = Preset(
     f"{_PRESETS}:bot_rl",
-    "BoT's Figures 5, 10 and 11: six networks trained by PPO",
+    "BoT's Figures 5, 10 and 11: eight networks trained by PPO",
     20.0,
     full=True,
 )

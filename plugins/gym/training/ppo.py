@@ -124,7 +124,7 @@ def train_gym_ppo(
 
     Args:
         build: makes the networks for the slices of the observations and the size of an action,
-            with `initial_weights`.
+            with `initial_weights` and the folder `begun` of what an earlier call has trained.
         report: called after every update with its row of `history.jsonl`; return and length are
             means over the episodes that ended, None without any.
 
@@ -138,8 +138,8 @@ def train_gym_ppo(
     torch.set_num_threads(config.learner_threads)
     settings = asdict(config)
     with closing(GymPPOTask(config)) as task:
-        weights = config.initial_weights
-        networks = build(task.slices, task.num_actions, initial_weights=weights)
+        begun = {"initial_weights": config.initial_weights, "begun": out / POLICY}
+        networks = build(task.slices, task.num_actions, **begun)
         algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, _ = checkpoint.load_training(out, settings, _FIXED, algorithm)
         if progress.iteration:
