@@ -41,7 +41,7 @@ class Manoeuvre:
             Aliengo's size; other skills keep their own forward speed and gait.
         mirrored: commands whose sign is random.
         lead: the velocity that it is about; least: share of it that an episode's mean must reach
-            to count as a success: what 95 % of the shipped Aliengo expert's episodes reach.
+            to count as a success, which 95 % of the shipped Aliengo expert's episodes reach.
         terrains: where it is commanded, None for all.
         first_cycle: of the gait clock when walking begins. Up to cycle 4 the shipped experts speed
             up forward, as they were trained to.
@@ -57,26 +57,26 @@ class Manoeuvre:
 
 
 _ALL = (
-    Manoeuvre("straight", {C.VEL_X: (0.4, 1.0)}, C.VEL_X, 0.6),
+    Manoeuvre("straight", {C.VEL_X: (0.4, 1.0)}, C.VEL_X, 0.7),
     Manoeuvre(
         "turn",
         {C.VEL_X: (0.4, 0.8), C.YAW_RATE: (0.3, 0.8)},
         C.YAW_RATE,
-        0.3,
+        0.4,
         mirrored=(C.YAW_RATE,),
     ),
     Manoeuvre(
         "sideways",
         {C.VEL_Y: (0.15, 0.3)},
         C.VEL_Y,
-        0.6,
+        0.7,
         mirrored=(C.VEL_Y,),
         terrains=("flat", "rough", "slope"),
         first_cycle=4,
     ),
-    Manoeuvre("backward", {C.VEL_X: (-0.8, -0.4)}, C.VEL_X, 0.2, first_cycle=4),
+    Manoeuvre("backward", {C.VEL_X: (-0.8, -0.4)}, C.VEL_X, 0.25, first_cycle=4),
     Manoeuvre(
-        "spin", {C.YAW_RATE: (0.4, 1.0)}, C.YAW_RATE, 0.4, mirrored=(C.YAW_RATE,), first_cycle=4
+        "spin", {C.YAW_RATE: (0.4, 1.0)}, C.YAW_RATE, 0.55, mirrored=(C.YAW_RATE,), first_cycle=4
     ),
 )
 MANOEUVRES: dict[str, Manoeuvre] = {manoeuvre.name: manoeuvre for manoeuvre in _ALL}
