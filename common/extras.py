@@ -28,7 +28,7 @@ EXTRAS = {
     "kubernetes": ("prefect_kubernetes",),
     "hdf5": ("h5py",),
     "warp": ("mujoco_warp", "warp"),
-    "mocapact": ("dm_control", "mujoco", "h5py", "google.protobuf"),
+    "humanoid": ("dm_control", "mujoco", "h5py", "google.protobuf"),
     "gym": ("gymnasium", "gymnasium_robotics"),
     "minari": ("minari", "gymnasium"),
     "robots": ("mujoco", "yaml"),

@@ -32,12 +32,13 @@ from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.terminal import show
 
 if TYPE_CHECKING:
+    from gaitforge.plugins.mocapact.humanoid.clips.reference import ReferenceClip
     from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet
 
 
 def _add_reference_file(parser: Container) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    add_options(which, option("--out", "write synthetic clips to it", Path, metavar="FILE"))
+    add_options(which, option("--out", "write clips to it", Path, metavar="FILE"))
     add_options(
         which, option("--list", "a file made by --out, or cmu_2020_*.h5", Path, metavar="FILE")
     )
@@ -49,35 +50,51 @@ def _add_reference_file(parser: Container) -> None:
     option("--motion", "motions, comma-separated (default: all)", names),
     option("--frames", "frames per clip", positive, 96),
     option("--variants", "clips per motion", positive, 1),
+    option(
+        "--rollouts", "write the clips that a MoCapAct file's rollouts saw", Path, metavar="FILE"
+    ),
     JSON,
     needs("sim"),
 )
 def _reference(arguments: argparse.Namespace) -> Callable[[], None]:
-    """Write synthetic reference clips, or list a file's clips."""
+    """Write reference clips, synthetic ones or those of MoCapAct's rollouts, or list a file's."""
     uses(arguments, "out", "list", "json")
     if arguments.out is not None:
-        uses(arguments, "motion", "frames", "variants")
+        uses(arguments, "rollouts")
+        if arguments.rollouts is None:
+            uses(arguments, "motion", "frames", "variants")
     return partial(_write_or_list, arguments)
 
 
 def _write_or_list(arguments: argparse.Namespace) -> None:
-    from gaitforge.plugins.mocapact.humanoid.clips.motions import MOTIONS, synthetic_clip
     from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths, write_reference
     from gaitforge.plugins.mocapact.humanoid.observation import CONTROL_DT_S
 
     if arguments.out is not None:
-        clips = [
-            synthetic_clip(motion, arguments.frames, variant)
-            for motion in arguments.motion or tuple(MOTIONS)
-            for variant in range(arguments.variants)
-        ]
-        write_reference(arguments.out, clips)
+        write_reference(arguments.out, _clips(arguments))
     lengths = clip_lengths(arguments.out or arguments.list)
     rows = [
         {"clip": name, "frames": frames, "seconds": frames * CONTROL_DT_S}
         for name, frames in lengths.items()
     ]
     show(rows, arguments.json)
+
+
+def _clips(arguments: argparse.Namespace) -> "list[ReferenceClip]":
+    """The clips that a MoCapAct file's rollouts saw, or synthetic ones."""
+    from gaitforge.plugins.mocapact.humanoid.clips.motions import MOTIONS, synthetic_clip
+    from gaitforge.plugins.mocapact.humanoid.walker import load_mocapact
+
+    if arguments.rollouts is not None:
+        load_mocapact("h5py")
+        from gaitforge.plugins.mocapact.humanoid.clips.observed import observed_clips
+
+        return observed_clips(arguments.rollouts)
+    return [
+        synthetic_clip(motion, arguments.frames, variant)
+        for motion in arguments.motion or tuple(MOTIONS)
+        for variant in range(arguments.variants)
+    ]
 
 
 _REFERENCE = option("--reference", "file with the clips", Path, metavar="FILE", required=True)

@@ -4,28 +4,41 @@ Episodes start at the clip's start; return and length are divided by the possibl
 and on validation clips (Sferrazza et al. 2024, Section 5.1).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation, TaskPolicy
 from gaitforge.common.errors import listed
 from gaitforge.common.limits import Positive, Range, Whole
-from gaitforge.datasets import Selection
+from gaitforge.datasets import Schema, Selection
+from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
-from gaitforge.flows.tasks.policy_sources import EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_sources import EXPERT, EXPORTED, RUN, PolicySource
+from gaitforge.learners.export.onnx_policy import read_description
+from gaitforge.plugins.mocapact.format.mocapact_schema import BODY_OBSERVABLES
 from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_digest, clip_lengths
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet, whole_clip
 from gaitforge.plugins.mocapact.humanoid.environment import TrackingEnvironment
 from gaitforge.plugins.mocapact.humanoid.experts.experts import PD, load_expert
 from gaitforge.plugins.mocapact.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.plugins.mocapact.humanoid.rollout import ClipEpisode, ClipResult, run_episode
+
+_BODY_WIDTHS = {
+    name: stop - start
+    for name, (start, stop) in OBSERVATION_SLICES.items()
+    if name in BODY_OBSERVABLES
+}
+BODY_SLICES = consecutive_slices(_BODY_WIDTHS)
+"""Name -> (start, stop) of the Body Transformer's 13 observables: field `obs` of an import."""
+
+_BODY_CHANNELS = np.concatenate([np.arange(*OBSERVATION_SLICES[name]) for name in BODY_SLICES])
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -91,18 +104,15 @@ class HumanoidEvaluation(EvaluationPlan):
         Raises:
             ValueError: clips or snippets of `validation` are in a set.
         """
-        columns = [selection.episodes("clip", "snippet") for selection in learned]
-        clips, seen = (
-            {str(name) for table in columns for name in table.column(kind).to_pylist()}
-            for kind in ("clip", "snippet")
-        )
+        seen = {snippet.name for selection in learned for snippet in _stored_snippets(selection)}
+        clips = {snippet.clip for selection in learned for snippet in _stored_snippets(selection)}
         if both := sorted((clips | seen) & {*self.validation}):
             raise ValueError(f"a set has {listed(both)}, which is for validation; leave it out")
         files = [record["plan"].get("reference") for record in plan_records(among.store.address)]
         settings = {"reference": next(filter(None, files), "")}
         if self.train or self.validation:
             return settings
-        every = {*among.episodes("snippet").column(0).to_pylist()}
+        every = {snippet.name for snippet in _stored_snippets(among)}
         return settings | {"train": tuple(sorted(seen)), "validation": tuple(sorted(every - seen))}
 
     def versions(self) -> dict[str, str]:
@@ -151,10 +161,61 @@ class HumanoidEvaluation(EvaluationPlan):
             return [StoredObservation(env.reset(0)[None], np.zeros(1, np.float32))]
 
     def load(self, source: PolicySource, robots: int, snippet: int = 0) -> tuple[TaskPolicy, int]:
-        """See `EvaluationPlan.load`; the expert of one of the snippets, too."""
-        if source.kind != EXPERT:
+        """See `EvaluationPlan.load`; the expert of one of the snippets, too.
+
+        A policy that learned from MoCapAct's files as they are imported by default reads the 13
+        observables of `BODY_SLICES` alone.
+        """
+        if source.kind == EXPERT:
+            return load_expert(source.place, self.snippets()[snippet][1]).policy, 0
+        if _read_names(source) != BODY_SLICES.keys() or isinstance(self, BodyEvaluation):
             return super().load(source, robots)
-        return load_expert(source.place, self.snippets()[snippet][1]).policy, 0
+        policy, parameters = BodyEvaluation(**vars(self)).load(source, robots)
+        return BodyPolicy(policy), parameters
+
+    @classmethod
+    def of_store(cls, schema: Schema) -> Self | None:
+        """See `EvaluationPlan.of_store`: with all observables, or the body's."""
+        return cls() if schema.field("obs").slices in (OBSERVATION_SLICES, BODY_SLICES) else None
+
+
+@dataclass(frozen=True)
+class BodyEvaluation(HumanoidEvaluation):
+    """The evaluation of policies that read the body's observables alone."""
+
+    obs_slices = BODY_SLICES
+
+
+class BodyPolicy:
+    """A policy of the body's observables, given all of them."""
+
+    def __init__(self, policy: TaskPolicy):
+        self._policy = policy
+
+    def reset(self, ids: np.ndarray) -> None:
+        """See `TaskPolicy.reset`."""
+        self._policy.reset(ids)
+
+    def act(self, observation: StoredObservation) -> np.ndarray:
+        """See `TaskPolicy.act`."""
+        seen = observation.policy[:, _BODY_CHANNELS]
+        return self._policy.act(StoredObservation(seen, observation.reward))
+
+
+def _read_names(source: PolicySource) -> Set[str]:
+    """The names of what a trained or exported policy reads; none of another kind of policy."""
+    if source.kind == RUN:
+        return source.network(None).layout.stored_slices.keys()
+    if source.kind == EXPORTED:
+        return read_description(source.folder)["observation"]["fields"].keys()
+    return frozenset()
+
+
+def _stored_snippets(selection: Selection) -> set[Snippet]:
+    """The snippets of a selection's episodes; imported stores name clip and frames alone."""
+    table = selection.episodes("clip", "snippet_start", "snippet_end")
+    rows = zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True)
+    return {Snippet(str(clip), start, end) for clip, start, end in set(rows)}
 
 
 def _measures(results: Sequence[ClipResult]) -> dict[str, float]:

@@ -53,13 +53,16 @@ ADROIT_DEMONSTRATIONS = Preset(
     full=True,
 )
 MOCAPACT = Preset(
-    f"{_PRESETS}:mocapact", "BoT's Figures 3a and 9a: masks on held-out clips", 3.0, full=True
+    f"{_PRESETS}:mocapact", "BoT's Figures 3a and 9a: masks on held-out clips", 4.0, full=True
+)
+MOCAPACT_TIME = Preset(
+    f"{_PRESETS}:mocapact_time", "BoT's Figure 3a at equal time on held-out clips", 2.0
 )
 MOCAPACT_SIZES = Preset(
-    f"{_PRESETS}:mocapact_sizes", "BoT's Figure 3b: over the width", 3.0, full=True
+    f"{_PRESETS}:mocapact_sizes", "BoT's Figure 3b: over the width", 4.0, full=True
 )
 MOCAPACT_LAYERS = Preset(
-    f"{_PRESETS}:mocapact_layers", "BoT's Figure 9b: over the layers", 1.5, full=True
+    f"{_PRESETS}:mocapact_layers", "BoT's Figure 9b: over the layers", 6.0, full=True
 )
 BODIES = Preset(
     f"{_PRESETS}:bodies", "one policy for many robots, with the joints' signs taken out", 2.1

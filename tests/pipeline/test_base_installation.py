@@ -21,6 +21,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 FOR_DEVELOPERS = {"bench", "dev", "all"}
 SERVICES = {"wandb", "mlflow", "swanlab", "trackio"}
 """Of which one chooses; `all` has none."""
+FORMER = {"mocapact": "humanoid"}
+"""Former name of an extra -> its name now."""
 MOST_PACKAGES = 25
 MOST_MB = 360
 """Of 348; pyarrow and duckdb alone have 245."""
@@ -31,7 +33,7 @@ def packages(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=!;]", text)[0] for text in requirements} - {"gaitforge"}
 
 
-@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - FOR_DEVELOPERS))
+@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - FOR_DEVELOPERS - FORMER.keys()))
 def test_an_extra_has_the_packages_that_commands_ask_for(extra: str) -> None:
     assert {package_of(module) for module in extras.EXTRAS[extra]} == packages(EXTRAS[extra])
 
@@ -39,7 +41,12 @@ def test_an_extra_has_the_packages_that_commands_ask_for(extra: str) -> None:
 def test_all_has_every_extra() -> None:
     [everything] = EXTRAS["all"]
     names = everything.removeprefix("gaitforge[").removesuffix("]").split(",")
-    assert set(names) == EXTRAS.keys() - FOR_DEVELOPERS - SERVICES
+    assert set(names) == EXTRAS.keys() - FOR_DEVELOPERS - SERVICES - FORMER.keys()
+
+
+def test_a_former_name_of_an_extra_installs_the_same() -> None:
+    for former, name in FORMER.items():
+        assert EXTRAS[former] == [f"gaitforge[{name}]"]
 
 
 @pytest.fixture(scope="module")

@@ -242,7 +242,7 @@ def humanoid_spec() -> mujoco.MjSpec:
     """
     package = find_spec("dm_control")
     if package is None or not package.submodule_search_locations:
-        raise ValueError(missing_package("the humanoid", "dm_control", "mocapact"))
+        raise ValueError(missing_package("the humanoid", "dm_control", "humanoid"))
     # The file alone: importing dm_control's suite looks for a display.
     path = Path(package.submodule_search_locations[0]) / "suite" / "humanoid.xml"
     spec = mujoco.MjSpec.from_file(str(path))

@@ -28,11 +28,11 @@ APPENDAGES = (*END_EFFECTORS, "head")
 
 
 def load_mocapact(module: str) -> Any:
-    """A module of the extra `mocapact`: of dm_control or h5py.
+    """A module of the extra `humanoid`: of dm_control or h5py.
 
     ValueError, with the command to install it, if it is missing or of an unfit version.
     """
-    return load_extra(module, "the humanoid", "mocapact")
+    return load_extra(module, "the humanoid", "humanoid")
 
 
 def quiet_loading() -> AbstractContextManager[object]:

@@ -3,13 +3,14 @@
 REFUSED = """
 humanoid reference --list {gone} | no reference file at
 humanoid reference --out {new} --motion fly | unknown motion 'fly'
+humanoid reference --out {new} --rollouts {gone} | no such file
 humanoid collect {new} --reference {clips} --clips run_00 | is no snippet
 humanoid collect {new} --reference {clips} --overlap 999 | overlap < length
 humanoid train-expert --reference {clips} --out {new} --set x=1 | unknown
 """
 """A command and what its line has to say; names in braces are places."""
 WITHOUT_EFFECT = """
-humanoid reference --list {new} | --motion squat --frames 96 --variants 1
+humanoid reference --list {new} | --motion squat --frames 96 --variants 1 --rollouts {gone}
 humanoid collect {new} --reference {clips} --clips step_00-0-9 | --snippet-frames 9 --overlap 1
 """
 """A command line, and options that have no effect there."""

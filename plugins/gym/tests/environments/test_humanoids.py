@@ -220,5 +220,5 @@ def test_hills_are_drawn_by_the_seed_and_are_where_the_ground_is() -> None:
 def test_a_missing_dm_control_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     find = "gaitforge.plugins.gym.environments.humanoids.find_spec"
     monkeypatch.setattr(find, lambda name: None)
-    with pytest.raises(ValueError, match=r"dm_control, which is not installed: run .*mocapact"):
+    with pytest.raises(ValueError, match=r"dm_control, which is not installed: run .*humanoid"):
         make_environment(TASKS[MOD])

@@ -29,7 +29,9 @@ class Pose:
 
     Attributes:
         height, sway: of the root, in m: above the floor, and to the left.
+        ahead: of the centre of mass, m forwards of the place where the motion starts.
         lift: of the left and the right sole above the floor, m.
+        places: of the left and the right sole, m forwards of where the motion starts.
         swing: of the left arm forwards, rad; the right one goes the other way.
     """
 
@@ -37,6 +39,8 @@ class Pose:
     sway: float = 0.0
     lift: tuple[float, float] = (0.0, 0.0)
     swing: float = 0.0
+    ahead: float = 0.0
+    places: tuple[float, float] = (0.0, 0.0)
 
 
 def _step(phase: float, size: float) -> Pose:
@@ -45,6 +49,43 @@ def _step(phase: float, size: float) -> Pose:
     lift = 0.07 * size * max(0.0, (abs(turn) - 0.5) / 0.5) ** 2
     lifted = (lift, 0.0) if turn > 0 else (0.0, lift)
     return Pose(sway=-0.07 * size * turn, lift=lifted, swing=-0.3 * size * turn)
+
+
+_STRIDE_M = 0.4
+"""Way of a period of walking, two steps."""
+
+_SWING_HALF = 0.18
+"""Half of a foot's time in the air, in periods: 0.36 of a period, usual for a slow walk."""
+
+
+def _walk(phase: float, size: float) -> Pose:
+    """Walking forwards from rest: steps of half a stride, the left foot first.
+
+    The centre of mass gains speed over the first half period, then keeps it. It passes each sole in
+    the middle of the other one's swing. Its sway is a third of that of steps in place: at this
+    period the point of zero moment of a linear inverted pendulum sways 4 times as much (Kajita et
+    al. 2001), and shall stay on the sole.
+    """
+    stride = _STRIDE_M * size
+    ahead = stride * (phase**2 if phase < 0.5 else phase - 0.25)
+    places = []
+    lifts = []
+    for middle in (0.25, 0.75):  # of the swings of the left and the right foot
+        swing, since = divmod(phase - middle + 0.5, 1.0)
+        share = np.clip((since - 0.5) / (2 * _SWING_HALF) + 0.5, 0.0, 1.0)
+        lifts.append(0.05 * size * np.sin(np.pi * share) ** 2)
+        moved = share**2 * (3.0 - 2.0 * share)
+        before, after = (max(0.0, swing + k + middle - 0.75) for k in (0.0, 1.0))
+        places.append(stride * (before + moved * (after - before)))
+    turn = np.sin(2 * np.pi * phase)
+    return Pose(
+        height=STANDING_HEIGHT_M - 0.02 * size,
+        sway=-0.025 * size * turn,
+        ahead=ahead,
+        lift=(lifts[0], lifts[1]),
+        places=(places[0], places[1]),
+        swing=-0.3 * size * turn,
+    )
 
 
 @dataclass(frozen=True)
@@ -65,6 +106,7 @@ MOTIONS: dict[str, Motion] = {
         lambda phase, size: Pose(swing=0.6 * size * np.sin(2 * np.pi * phase)), 1.2
     ),
     "step": Motion(_step, 1.5),
+    "walk": Motion(_walk, 1.2),
 }
 
 
@@ -129,16 +171,18 @@ class _Poser:
         """(63,) the pose, solved from the previous one, `before`."""
         target = self._upper_body(pose, self._standing if before is None else before)
         feet = {side: foot.copy() for side, foot in self._feet.items()}
-        for side, lift in zip("lr", pose.lift, strict=True):
+        for side, lift, place in zip("lr", pose.lift, pose.places, strict=True):
+            feet[side][0] += place
             feet[side][2] += lift
         placed = self._legs.place(target, feet)
-        # The centre of mass stays above the feet, however far the knees go forwards.
-        placed[0] += self._feet["l"][0] - self._legs.center_of_mass(placed)[0]
+        # The centre of mass stays above its place, however far the knees go forwards.
+        place = self._feet["l"][0] + pose.ahead
+        placed[0] += place - self._legs.center_of_mass(placed)[0]
         return self._legs.place(placed, feet)
 
     def _upper_body(self, pose: Pose, start: np.ndarray | None = None) -> np.ndarray:
         qpos = np.zeros(self._humanoid.model.nq) if start is None else start.copy()
-        qpos[:3] = 0.0, pose.sway, pose.height
+        qpos[:3] = pose.ahead, pose.sway, pose.height
         qpos[3:7] = UPRIGHT_QUAT
         for side, sign in (("l", 1.0), ("r", -1.0)):
             angles = {

@@ -35,7 +35,10 @@ from gaitforge.plugins.mocapact.humanoid.experts.humanoid_batch import TrackingB
 from gaitforge.plugins.mocapact.humanoid.observation import N_JOINTS
 from gaitforge.plugins.mocapact.humanoid.walker import load_humanoid
 
-_FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "horizon")
+_NETWORK = ("law", "residual_scale", "hidden")
+"""Settings that must be those of the training to start from."""
+
+_FIXED = (*_NETWORK, "snippet", "clip", "humanoids", "horizon")
 """Settings that must not change when a training resumes."""
 
 
@@ -45,11 +48,16 @@ class ResidualTrainingConfig(PPOSettings):
 
     Attributes:
         humanoids: number of parallel humanoids.
-        residual_scale: action units per unit of network output.
+        residual_scale: action units per unit of network output. Up to some 0.05 per joint the
+            correction stays near the PD law, which sees a joint and its reference alone; with 0.3
+            (and `initial_std` 0.33, the noise of 0.1 that rollouts have) the network, which sees
+            the whole body, decides.
         residual_price: penalty on the output's mean square; keeps it 0 where it does not help.
         gamma, gae_lambda: MoCapAct's; short horizons suffice, as every reward measures tracking.
         clip_starts: share of episodes that start at the snippet's first frame.
         termination_error: error that ends a training episode; at most the task's own 0.3.
+        start_from: folder of another snippet's training, whose networks this one starts from:
+            what they see does not depend on the heading, and little on the clip.
     """
 
     law: PDLaw = field(default_factory=PDLaw)
@@ -67,6 +75,7 @@ class ResidualTrainingConfig(PPOSettings):
     residual_price: float = 0.05
     clip_starts: Annotated[float, Range(0, 1)] = 0.25
     termination_error: Annotated[float, Range(0, TERMINATION_ERROR, True)] = TERMINATION_ERROR
+    start_from: str = ""
 
 
 class ResidualTask:
@@ -146,7 +155,8 @@ def train_residual(
             the mean normalised return and length of the episodes that ended (None without any).
 
     Raises:
-        ValueError: a training of another snippet or other sizes is in `out`.
+        ValueError: a training of another snippet or other sizes is in `out`, or none that fits is
+            in `start_from`.
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -159,6 +169,8 @@ def train_residual(
         task = ResidualTask(batch, config, 0)
         algorithm = make_algorithm(config, task)
         progress, _ = checkpoint.load_training(out, tree, _FIXED, algorithm)
+        if config.start_from and not progress.steps:
+            _load_start(Path(config.start_from), tree, algorithm)
         if progress.steps:
             task = ResidualTask(batch, config, progress.iteration)
 
@@ -176,6 +188,13 @@ def train_residual(
         "wall_s": progress.wall_s,
         "training": tree,
     }
+
+
+def _load_start(folder: Path, tree: dict[str, Any], algorithm: PPO) -> None:
+    """Give the networks and the optimiser the state of another snippet's training."""
+    if not checkpoint.trained_steps(folder):
+        raise ValueError(f"start_from: no training of an expert in {folder}")
+    checkpoint.load_training(folder, tree, _NETWORK, algorithm)
 
 
 def _summary(task: ResidualTask, done: PpoUpdate) -> dict[str, Any]:

@@ -133,6 +133,29 @@ def test_training_goes_on_where_it_stopped(trained: Path, humanoid_reference: Pa
         training.train_residual(more, clip, Snippet("squat_00", 0, 30), folder, lambda s: None)
 
 
+def test_training_starts_from_another_snippets(
+    trained: Path, humanoid_reference: Path, tmp_path: Path
+) -> None:
+    snippet = SNIPPETS[1]
+    clip = read_clip(humanoid_reference, snippet.clip)
+    start = trained / SNIPPETS[0].name
+    still = replace(TINY, steps=32, learning_rate=1e-12, max_learning_rate=1e-12)
+
+    def first_layer(folder: Path, start_from: Path | str) -> np.ndarray:
+        config = replace(still, start_from=str(start_from))
+        path, _ = training.train_residual(config, clip, snippet, folder, lambda summary: None)
+        return load_file(path)["actor.layer0.weight"]
+
+    taught = load_file(start / WEIGHTS)["actor.layer0.weight"]
+    np.testing.assert_allclose(first_layer(tmp_path / "taught", start), taught, atol=1e-6)
+    assert np.abs(first_layer(tmp_path / "fresh", "") - taught).max() > 1e-3
+    with pytest.raises(ValueError, match="start_from: no training of an expert in"):
+        first_layer(tmp_path / "none", tmp_path / "nowhere")
+    still = replace(still, hidden=(16,))
+    with pytest.raises(ValueError, match="holds a training with hidden="):
+        first_layer(tmp_path / "wider", start)
+
+
 def test_the_pd_law_needs_no_file_and_has_a_hash_of_its_gains() -> None:
     policy = load_expert(PD, SNIPPETS[0]).policy
     assert policy.hash == PDExpert().hash
