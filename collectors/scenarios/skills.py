@@ -401,7 +401,7 @@ WALK = Skill(
     _speed,
     ranges={C.VEL_X: (0.5, 0.5)},
 )
-"""BoT's A1-Walk: 0.5 m/s straight ahead (Sferrazza et al. 2024, Appendix C)."""
+"""BoT's A1-Walk: 0.5 m/s straight ahead (Sferrazza et al. 2024, Appendices A and D)."""
 
 SKILLS: dict[str, Skill] = {skill.name: skill for skill in (STAND, RUSH, CRAWL, SQUEEZE, TILT, RUN)}
 """The paper's six, which collections and evaluations have if none are named."""

@@ -108,6 +108,8 @@ HOLDS = "holds here"
 FAILS = "does not hold here"
 OPEN = "cannot be told"
 CHANCE = 0.05
+LEAST_SEEDS = 3
+"""Runs of either learner below which nothing is told, whatever the test says."""
 _MOST_SPLITS = 200_000
 Row = Mapping[str, Any]
 
@@ -164,7 +166,12 @@ def chance(ahead: Sequence[float], behind: Sequence[float]) -> float:
 
 
 def verdict(ahead: Sequence[float], behind: Sequence[float]) -> str:
-    """Whether runs tell that the first learner is ahead, or behind, with a chance of 5 %."""
+    """Whether runs tell that the first learner is ahead, or behind, with a chance of 5 %.
+
+    Fewer than `LEAST_SEEDS` of either tell nothing: one run beside twenty can have a low chance.
+    """
+    if min(len(ahead), len(behind)) < LEAST_SEEDS:
+        return OPEN
     if chance(ahead, behind) <= CHANCE:
         return HOLDS
     return FAILS if chance(behind, ahead) <= CHANCE else OPEN

@@ -161,7 +161,7 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
             "source": verdict["source"],
             "the paper": verdict["numbers"],
             "here": _compared(verdict),
-            "by chance": _chance(verdict["chance"]),
+            "by chance": chance_text(verdict["chance"]),
             "verdict": verdict["verdict"],
         }
         for verdict in record.get("verdicts", ())
@@ -214,7 +214,7 @@ def _verdict_line(group: Sequence[Record]) -> str:
     said = f"{policy(last['ahead'])} ahead of {policy(last['behind'])}"
     where = [words(last[name]) for name in ("set", "measure") if last.get(name)]
     at = "" if last["value"] is None else f"at {last['value']:g} "
-    here = f"{at}{_compared(last)}, p {_chance(last['chance'])}"
+    here = f"{at}{_compared(last)}, p {chance_text(last['chance'])}"
     return f"  {_told(group)}: {'; '.join([said, *where, here])}"
 
 
@@ -235,7 +235,7 @@ def _told(group: Sequence[Record]) -> str:
     return ", ".join(texts)
 
 
-def _chance(value: float | None) -> str:
+def chance_text(value: float | None) -> str:
     """A p-value with two digits after the point, or three of a small one; never 0."""
     if value is None or value >= 0.01:
         return fixed(value)

@@ -82,7 +82,7 @@ FCNET_SPECTRA = Preset(
 FCNET_LATENCY = Preset(
     f"{_PRESETS}:fcnet_latency",
     "FCNet's Figure 6 and Table 1: control and training steps",
-    0.05,
+    0.15,
     full=True,
 )
 BOT_ATTENTION = Preset(

@@ -16,6 +16,8 @@ from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.learners.models.registry import preset as network
 from gaitforge.pipeline.presets.experiments import preset
 from gaitforge.pipeline.report.results import result_rows
+from gaitforge.plugins.papers.measurements import MeasurementPlan
+from gaitforge.plugins.papers.measures.control_steps import ControlStep, sized
 from tests.flows.making import COLLECT, run_experiment
 from tests.learners.models.parameter_counts import parameter_count
 
@@ -78,6 +80,25 @@ def test_windows_and_modes_go_with_the_context_and_updates_read_as_many_steps() 
             assert config.window_len * config.batch_size == 24 * 64
         modes = plan.config("fcnet", 0, length).model_overrides["n_modes"]
         assert modes == paper_modes(int(length))
+
+
+def test_along_an_axis_of_figure_6_all_networks_have_the_papers_other_sizes() -> None:
+    plan = preset("fcnet-latency")
+    assert isinstance(plan, MeasurementPlan)
+    measure = plan.measure("control-step")
+    assert isinstance(measure, ControlStep)
+    sizes = {"n_layers": 4, "hidden_dim": 256, "context_len": 64}
+    points = [point for point in measure.points(()) if point[1] is not None]
+    assert ("n_layers", 32) in points
+    for axis, value in points:
+        for name in measure.scaled:
+            config = sized(name, axis, value, measure.sizes).config
+            own = {size: getattr(config, size) for size in sizes}
+            assert own == {**sizes, axis: value}, name
+    unsized = sized("transformer-legged", "n_layers", 32, ControlStep().sizes).config
+    assert unsized.hidden_dim == 128, "as in folders of before"
+    with pytest.raises(ValueError, match="sizes has no 'depth'; allowed: n_layers"):
+        list(ControlStep(sizes={"depth": 3}).points(()))
 
 
 @pytest.mark.slow
