@@ -3,17 +3,16 @@
 from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import extension, extension_names
 
-BACKENDS = {
-    "mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend"),
-    "isaacgym": ("gaitforge.collectors.physics.isaacgym.backend", "IsaacGymBackend"),
-}
-"""Module and class by name: the default, and last what needs a Python of its own."""
+BACKENDS = {"mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend")}
+"""Module and class by name: the default."""
+
+ISAACGYM_PYTHON_VARIABLE = "GAITFORGE_ISAACGYM_PYTHON"
+"""Environment variable that names the Python that has Isaac Gym."""
 
 
 def backend_names() -> list[str]:
-    """The back ends here and, after the default, those of plug-ins and other packages."""
-    default, *others = BACKENDS
-    return list(dict.fromkeys([default, *extension_names("simulator"), *others]))
+    """The default, then the back ends of plug-ins and other packages."""
+    return list(dict.fromkeys([*BACKENDS, *extension_names("simulator")]))
 
 
 def check_backend(name: str) -> str:

@@ -41,6 +41,11 @@ NotNegative = Annotated[float, Range(0)]
 AboveZero = Annotated[float, Range(0, above=True)]
 
 
+LATER = {"later": True}
+"""Metadata of a dataclass's field that earlier versions did not have, and whose default means what
+their files mean: files and hashes leave it out while it has its default, so they stay the same."""
+
+
 def check_ranges(record: object) -> None:
     """Check the numbers of a dataclass whose fields are annotated with a `Range`; not None.
 

@@ -32,6 +32,12 @@ def without_compiler(kind: type[OptimiserT]) -> type[OptimiserT]:
     return type(kind.__name__, (kind,), methods)
 
 
+def has_dropout(network: nn.Module) -> bool:
+    """Whether a network drops activations in training."""
+    layers = (layer for layer in network.modules() if isinstance(layer, nn.Dropout))
+    return any(layer.p > 0.0 for layer in layers)
+
+
 class Ensemble(nn.Module):
     """`members` independent MLPs with ReLU, computed as one.
 

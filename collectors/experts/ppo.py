@@ -39,10 +39,15 @@ from gaitforge.collectors.experts.ppo_algorithm import (
     PPOSettings,
     PpoUpdate,
 )
+from gaitforge.collectors.experts.training_scope import (
+    SKILL_SHARES,
+    TERRAIN_SHARES,
+    TrainingScope,
+)
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
-from gaitforge.collectors.legged.rewards import track_linear_velocity
+from gaitforge.collectors.legged.rewards import rewards_of, track_linear_velocity
 from gaitforge.collectors.physics import processor_of
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.kinematics import C, GaitReference
@@ -60,73 +65,23 @@ from gaitforge.collectors.scenarios.randomisation import (
     Written,
     set_randomisation,
 )
-from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, matching_cells
-from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, difficulty
 from gaitforge.collectors.simulators import check_backend
-from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_S, steps_in
 from gaitforge.collectors.training_folder import POLICY
-from gaitforge.common.errors import listed
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.common.limits import Range
+from gaitforge.common.limits import LATER, Range
 from gaitforge.common.machine import default_threads
 from gaitforge.datasets.schema import consecutive_slices
 
 # The training task.
-TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
-SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
-"""Skills that experts are trained on if none are named; the critic's one-hot inputs are in this
-order."""
 MAX_RESIDUAL = 6.0
 _EVEN = 1.0
 """A skill is drawn in proportion to its share times this plus its rate of failure on the terrain:
 cells that fail are practised more. With 0.15 standing, which rarely fails, was unlearned."""
 _MEAN_RATE = 0.005
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
-
-
-@dataclass(frozen=True)
-class TrainingScope:
-    """The terrains and skills that are trained, with their shares, what the actor sees, and where.
-
-    Attributes:
-        blind: the actor sees the stored observation alone, as a learner does, and its actions are
-            joint targets; the critic sees the simulator's state beside it. Else the actor sees that
-            state, and its actions correct the kinematic gait.
-        action_filter: the newest action's share in what a blind actor's robot executes, beside the
-            last executed one.
-        sim: the physics back end.
-    """
-
-    terrains: Mapping[str, float] = field(default_factory=lambda: TERRAIN_SHARES)
-    skills: Mapping[str, float] = field(default_factory=lambda: SKILL_SHARES)
-    blind: bool = False
-    action_filter: float = 1.0
-    sim: str = "mujoco"
-
-    @classmethod
-    def of(
-        cls, terrains: Sequence[str], skills: Sequence[str], blind: bool = False
-    ) -> "TrainingScope":
-        """The scope of the named terrains and skills (all for none); shares keep their proportions.
-
-        Raises:
-            ValueError: an unknown name, or one that goes with none of the others.
-        """
-        chosen = tuple(terrains or TERRAIN_SHARES), tuple(skills or SKILL_SHARES)
-        cells = matching_cells(*chosen, (0,))
-        lone = {*chosen[0], *chosen[1]} - {name for cell in cells for name in cell}
-        if lone:
-            raise ValueError(
-                f"{listed(sorted(lone))}: none of the chosen skills is commanded on one of the "
-                "chosen terrains"
-            )
-        return cls(_shares(chosen[0], TERRAIN_SHARES), _shares(chosen[1], SKILL_SHARES), blind)
-
-
-def _shares(names: Sequence[str], shares: Mapping[str, float]) -> dict[str, float]:
-    """Their shares, which add up to 1; names without one weigh as much as the mean of all."""
-    weights = {name: shares.get(name, 1.0 / len(shares)) for name in names}
-    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 class ExpertTask:
@@ -159,12 +114,14 @@ class ExpertTask:
         self._filter = scope.action_filter
         self.num_envs = robots
         self.num_actions = N_JOINTS
-        self.max_episode_length = EPISODE_STEPS
+        self.max_episode_length = scope.episode_steps
         self.device = "cpu"
         self.cfg: dict[str, object] = {}
         self.speed_scale = 0.0
         rows = [bodies[i % len(bodies)] for i in range(robots)] if len(bodies) > 1 else bodies
-        self._env = LeggedEnvironment(rows, robots, threads, scope.sim, randomisation=randomisation)
+        self._env = LeggedEnvironment(
+            rows, robots, threads, scope.sim, scope.episode_steps, randomisation, scope.rewards
+        )
         self._gait = GaitReference(*rows)
         self._bodies = None
         if len(bodies) > 1:
@@ -193,12 +150,12 @@ class ExpertTask:
         """
         self.levels, self.successes = levels.copy(), successes.copy()
         self._rng = np.random.default_rng([self._seed, iteration])
-        self._unreported_steps = EPISODE_STEPS if iteration else 0
+        self._unreported_steps = self.max_episode_length if iteration else 0
         ids = np.arange(self.num_envs)
         self._restart(ids)
         # Robots start at different steps, so that updates see every phase of an episode.
-        early = self._rng.integers(20, EPISODE_STEPS, len(ids))
-        self._end_at = np.where(ids % 4 == 0, EPISODE_STEPS, early)
+        early = self._rng.integers(20, self.max_episode_length, len(ids))
+        self._end_at = np.where(ids % 4 == 0, self.max_episode_length, early)
         self._look(self._env.observe())
 
     @property
@@ -231,7 +188,7 @@ class ExpertTask:
             ids = np.flatnonzero(done)
             self._finish(ids, transition.terminated)
             self._restart(ids)
-            self._end_at[ids] = EPISODE_STEPS
+            self._end_at[ids] = self.max_episode_length
             observation = self._env.observe()
         self._unreported_steps = max(0, self._unreported_steps - 1)
         self._look(observation)
@@ -278,7 +235,7 @@ class ExpertTask:
         """
         state = self._env.physics.state
         weight_n = self._env.robots.weight_n
-        left = 1.0 - self._env.step_count / EPISODE_STEPS
+        left = 1.0 - self._env.step_count / self.max_episode_length
         return np.concatenate(
             [
                 *([self._state] if self._blind else []),
@@ -317,7 +274,8 @@ class ExpertTask:
         for index in ids.tolist():
             spec = self._env.specs[index]
             fell = bool(terminated[index])
-            if spec is None or (not fell and self._env.step_count[index] < EPISODE_STEPS):
+            is_whole = fell or self._env.step_count[index] >= self.max_episode_length
+            if spec is None or not is_whole:
                 continue
             track = self._env.track(index)
             commanded_m = track.commanded_distance_m()
@@ -361,6 +319,9 @@ _FIXED = (
     "model",
     "model_overrides",
     "action_filter_hz",
+    "initial_weights",
+    "episode_s",
+    "rewards",
 )
 """Settings that must not change when a training resumes."""
 _FIRST_LEVELS = 4
@@ -390,6 +351,9 @@ class ExpertTrainingConfig(PPOSettings):
             Empty for an actor that leaves the gait as it is, and robots at the lower levels.
         critic_updates: first updates that train the critic alone, with `start_from` only.
         tracking_weight: extra weight of tracking the linear velocity, added to the reward's own.
+        episode_s: seconds after which an episode is cut off.
+        rewards: reward term -> weight per second, see `rewards.TERMS`; empty for those of data
+            sets, `rewards.REWARDS`.
         randomisation: quantity -> distribution, where it is not the default; see
             `Randomisation.parsed`. Evaluations of the result have the default.
         keep_every: environment steps between half-trained experts that are saved to the folder
@@ -410,12 +374,15 @@ class ExpertTrainingConfig(PPOSettings):
     tracking_weight: float = 0.0
     randomisation: Written = field(default_factory=dict)
     keep_every: int = 0
+    episode_s: Annotated[float, Range(0.5, 60.0)] = field(default=EPISODE_S, metadata=LATER)
+    rewards: Mapping[str, float] = field(default_factory=dict, metadata=LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         set_randomisation(self)
         TrainingScope.of(self.terrains, self.skills)
         check_backend(self.sim)
+        rewards_of(self.rewards)
         if self.model and self.start_from:
             raise ValueError(f"start_from is an expert's; training of {self.model} starts anew")
         if self.model_overrides and not self.model:
@@ -439,12 +406,13 @@ def train_expert(
     config: ExpertTrainingConfig,
     out: Path,
     report: Callable[[dict[str, Any]], None],
-    build: Callable[[Mapping[str, Any]], Networks] | None = None,
+    build: Callable[..., Networks] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Train an expert, or resume from the checkpoint in `out`; returns its weights and card.
 
     Args:
-        build: makes the networks of `config.model` for the slices of the task's observations.
+        build: makes the networks of `config.model` for the slices of the task's observations, with
+            `initial_weights` and the folder `begun` of what an earlier call has trained.
         report: called after every update with its row of `history.jsonl`, see `_summary`.
 
     Raises:
@@ -452,6 +420,7 @@ def train_expert(
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     out.mkdir(parents=True, exist_ok=True)
+    config = checkpoint.as_begun(out, config)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     bodies = load_robots(config.robot)
@@ -460,11 +429,20 @@ def train_expert(
     settings = config.robots, threads, config.seed, config.tracking_weight, first
     randomisation = Randomisation.parsed(config.randomisation)
     scope = TrainingScope.of(config.terrains, config.skills, blind=bool(config.model))
-    scope = replace(scope, action_filter=config.action_filter, sim=config.sim)
+    scope = replace(
+        scope,
+        action_filter=config.action_filter,
+        sim=config.sim,
+        episode_steps=steps_in(config.episode_s),
+        rewards=rewards_of(config.rewards),
+    )
     if scope.blind and len(bodies) > 1:
         raise ValueError(f"{config.model} is trained on one robot, not on a family")
     with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:
-        networks = build(task.slices) if build is not None and scope.blind else None
+        networks = None
+        if build is not None and scope.blind:
+            begun = {"initial_weights": config.initial_weights, "begun": out / POLICY}
+            networks = build(task.slices, **begun)
         algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:

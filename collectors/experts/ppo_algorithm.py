@@ -10,9 +10,9 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -97,6 +97,20 @@ def set_actor(algorithm: PPO, weights: Mapping[str, np.ndarray]) -> None:
         buffers["count"].fill_(_STARTED_COUNT)
 
 
+Settings = TypeVar("Settings", bound="PPOSettings")
+
+
+def as_begun(out: Path, config: Settings) -> Settings:
+    """The settings with what a training of an earlier version in the folder began with.
+
+    Its record says nothing of `initial_weights`, which were PyTorch's.
+    """
+    path = out / TRAINING
+    if not path.exists() or "initial_weights" in json.loads(path.read_text())["config"]:
+        return config
+    return replace(config, initial_weights=TORCH)
+
+
 def save_training(
     out: Path,
     config: dict[str, object],
@@ -154,6 +168,10 @@ FEATURES = "features"
 CRITIC = "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""
 _DEVICES = ("cpu", "cuda")
+NORMAL = "normal"
+TORCH = "torch"
+INITIAL_WEIGHTS = (NORMAL, TORCH)
+"""Values of `PPOSettings.initial_weights`."""
 
 
 class _CappedPPO(PPO):
@@ -179,6 +197,9 @@ class PPOSettings:
         max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3;
             falling_steps: the last steps, over which the ceiling falls to 0.
         initial_std: std of the exploration noise, in units of the network's output.
+        initial_weights: of networks over body parts: "normal", N(0, 0.02) with biases of zero, as
+            the Body Transformer's authors have it in reinforcement learning; "torch", PyTorch's
+            own, which trainings of earlier versions began with. See `learners.actor_critic`.
         threads: of the simulator, without effect on the result; 0 for `default_threads`.
         learner_threads: of the networks.
         device: "cpu" or "cuda", of the networks; a simulator's state is on the host.
@@ -200,6 +221,7 @@ class PPOSettings:
     clip: float = 0.2
     entropy: float = 0.002
     initial_std: float = 0.6
+    initial_weights: str = NORMAL
     seed: int = 0
     threads: Annotated[int, Range(0, 512)] = 0
     learner_threads: Positive = 1
@@ -210,6 +232,10 @@ class PPOSettings:
         check_ranges(self)
         if self.device not in _DEVICES:
             raise ValueError(f"unknown device '{self.device}'; allowed: {listed(_DEVICES)}")
+        if self.initial_weights not in INITIAL_WEIGHTS:
+            raise ValueError(
+                f"no initial_weights '{self.initial_weights}'; allowed: {listed(INITIAL_WEIGHTS)}"
+            )
 
     @property
     def processor(self) -> str:

@@ -33,6 +33,12 @@ from gaitforge.collectors.robots.robot import (
     robots_attribute,
 )
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, Randomisation
+from gaitforge.collectors.scenarios.schedules import (
+    CONSTANT,
+    MANOEUVRES,
+    check_manoeuvres,
+    fitting,
+)
 from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, OPEN_GROUND, TERRAINS, UNSEEN
 from gaitforge.collectors.timing import CONTROL_DT_S
@@ -135,6 +141,8 @@ class CollectionGrid:
             episodes take in turn: data hold recoveries, and labels have no noise (Laskey et al.,
             DART, 2017).
         seed: random seed.
+        manoeuvres: "constant" for commands that do not change within an episode, or those of
+            `schedules.MANOEUVRES`; a cell's episodes take those that fit in turn.
     """
 
     terrains: tuple[str, ...] = tuple(TERRAINS)
@@ -145,9 +153,10 @@ class CollectionGrid:
     episodes_per_part: Annotated[int, Range(1, 10_000)] = 288
     action_noise: tuple[float, ...] = (0.0, 0.25, 0.5)
     seed: Whole = 0
+    manoeuvres: tuple[str, ...] = (CONSTANT,)
 
     def __post_init__(self) -> None:
-        self.cells()
+        check_manoeuvres(self.manoeuvres, self.cells())
         check_ranges(self)
         if unseen := [terrain for terrain in self.terrains if terrain in UNSEEN]:
             raise ValueError(f"{', '.join(unseen)}: terrains to evaluate on, never collected")
@@ -178,9 +187,14 @@ class CollectionGrid:
         terrain, skill = cells[index % len(cells)]
         turn = index // len(cells)
         level = self.levels[turn % len(self.levels)]
-        # Steps of the golden ratio keep noise and level uncorrelated.
+        # Steps of the golden ratio, and of the plastic number's inverse for the manoeuvre, keep
+        # noise, level and manoeuvre uncorrelated.
         noise = self.action_noise[int(turn * 0.6180339887498949 % 1.0 * len(self.action_noise))]
-        return EpisodeSpec(unique + index, terrain, level, skill, seed, action_noise=noise)
+        choices = fitting(self.manoeuvres, terrain, skill)
+        manoeuvre = choices[int(turn * 0.7548776662466927 % 1.0 * len(choices))]
+        return EpisodeSpec(
+            unique + index, terrain, level, skill, seed, action_noise=noise, manoeuvre=manoeuvre
+        )
 
 
 COLLECTION_PRESETS: dict[str, CollectionGrid] = {
@@ -192,7 +206,13 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
 }
 """Datasets of one distribution in several sizes (the paper has 320,000 trajectories of 192 steps,
 60 million in all), and one of mixed quality: `MIXED_EXPERTS` take turns in making its parts, with
-noise of up to 0.25 rad."""
+noise of up to 0.25 rad. Those named `legged-clean-…` are as the FCNet paper describes its data."""
+COLLECTION_PRESETS |= {
+    f"legged-clean-{size}": replace(
+        COLLECTION_PRESETS[f"legged-{size}"], action_noise=(0.0,), manoeuvres=tuple(MANOEUVRES)
+    )
+    for size in ("1m9", "6m", "60m")
+}
 
 MIXED_EXPERTS = ("aliengo-locomotion", "aliengo-medium", "aliengo-weak")
 """An expert, and two checkpoints of a similar training after 614,000 and 319,000 steps."""
@@ -226,7 +246,8 @@ def part_catalog(
     if described:
         body = dict(zip(DESCRIPTOR_NAMES, descriptor(robot).tolist(), strict=True))
         rows = [row | body for row in rows]
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    names = {name: None for row in rows for name in row}
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _row(
@@ -241,6 +262,7 @@ def _row(
     assert result.record is not None, "parts are made of recorded episodes"
     command = result.record.obs[:, slice(*POLICY_SLICES["command"])].mean(axis=0)
     passage = draws.passage or OPEN_GROUND
+    schedule = {} if draws.schedule is None else draws.schedule.columns()
     return {
         "episode": spec.index,
         "length": result.length,
@@ -267,6 +289,7 @@ def _row(
         "push_step": draws.push_step,
         "push_velocity_x": float(draws.push_velocity[0]),
         "push_velocity_y": float(draws.push_velocity[1]),
+        **schedule,
         **{f"command_{n}": float(v) for n, v in zip(COMMAND_NAMES, command, strict=True)},
         **{name: float(draws.draws[DRAW_INDEX[name]]) for name in names},
     }

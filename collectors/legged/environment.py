@@ -13,7 +13,9 @@ from gaitforge.collectors.legged import observations
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
 from gaitforge.collectors.legged.rewards import (
     FOOTPRINT,
+    REWARDS,
     Geometry,
+    Rewards,
     StepView,
     heights_above,
     on_track,
@@ -37,6 +39,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     indices,
     standardised,
 )
+from gaitforge.collectors.scenarios.schedules import Schedule
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, N_SIGNALS, Track
 from gaitforge.collectors.scenarios.terrains import (
     OPEN_GROUND,
@@ -87,6 +90,7 @@ class LeggedEnvironment:
         robot: one robot for all rows, or one of a family for each row.
         episode_steps: control steps after which an episode is truncated.
         randomisation: what the draws of episodes are drawn from.
+        rewards: the terms of the reward.
 
     Raises:
         ValueError: a randomisation that the back end cannot simulate, or a robot cannot have.
@@ -104,6 +108,7 @@ class LeggedEnvironment:
         backend: str = "mujoco",
         episode_steps: int = EPISODE_STEPS,
         randomisation: Randomisation = DEFAULT,
+        rewards: Rewards = REWARDS,
     ):
         self.robots = RobotBatch(*([robot] if isinstance(robot, RobotCard) else robot))
         self.robot = self.robots[0]
@@ -112,6 +117,7 @@ class LeggedEnvironment:
         self.num_robots = num_robots
         self.episode_steps = episode_steps
         self.randomisation = randomisation
+        self.rewards = rewards
         self.physics = make_backend(backend, self.robots.robots, num_robots, threads)
         try:
             self._check_randomisation()
@@ -124,6 +130,10 @@ class LeggedEnvironment:
         self.step_count = np.zeros(num_robots, dtype=np.int64)
         self.target_command = np.zeros((num_robots, N_COMMANDS))
         self.target_command[:, C.GAIT_DUTY] = 1.0
+        # Commands and gait clock of each step, for robots whose command changes within the episode.
+        self._scheduled = np.zeros(num_robots, dtype=bool)
+        self._commands = np.zeros((0, 0, N_COMMANDS))
+        self._clocks = np.zeros((0, 0))
         self.track_origin = np.zeros((num_robots, 2))
         self.track_yaw = np.zeros(num_robots)
         self._passage = np.zeros((num_robots, 4))  # kind, start, end, opening; 0 on open ground
@@ -159,6 +169,7 @@ class LeggedEnvironment:
             self.specs[index] = spec
             self.episode_draws[index] = drawn
             self.target_command[index] = drawn.command
+            self._schedule(index, drawn.schedule)
             self._draws[index] = standardised(drawn.draws)
             noise = np.repeat(drawn.draws[_SENSOR_NOISE], _NOISE_WIDTHS).astype(np.float32)
             self._noise[index] = drawn.observation_noise * noise
@@ -213,7 +224,7 @@ class LeggedEnvironment:
 
         geometry, on_track = self._look()
         view = self.view = self._view(geometry, command, action)
-        reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
+        reward = (total_reward(view, self.rewards) * CONTROL_DT_S).astype(np.float32)
         recorded = signals(view, on_track)
         self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
         self.step_count += 1
@@ -223,6 +234,17 @@ class LeggedEnvironment:
         self._last_action = action
         self._reward = reward
         return Transition(self._observation(geometry, on_track), reward, terminated, truncated)
+
+    def _schedule(self, index: int, schedule: Schedule | None) -> None:
+        """Take the commands of robot `index`'s episode from a schedule; None for a constant one."""
+        self._scheduled[index] = schedule is not None
+        if schedule is None:
+            return
+        if not len(self._commands):
+            self._commands = np.zeros((self.num_robots, self.episode_steps + 1, N_COMMANDS))
+            self._clocks = np.zeros((self.num_robots, self.episode_steps + 1))
+        commands = self._commands[index] = schedule.commands(self.episode_steps + 1)
+        self._clocks[index] = schedule.clock(commands)
 
     def _slip(self, on_track: np.ndarray) -> None:
         """Change the friction under robots that come to where the ground turns slippery."""
@@ -263,8 +285,12 @@ class LeggedEnvironment:
         return self._on_track(yaw_of(self.physics.state.base_quat))
 
     def clock(self) -> np.ndarray:
-        """(N,) gait clock in cycles, 0 at an episode's start."""
-        return self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
+        """(N,) gait clock in cycles, 0 at an episode's start and while a schedule says stand."""
+        clock = self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
+        if self._scheduled.any():
+            rows, step = self._scheduled_steps()
+            clock[rows] = self._clocks[rows, step]
+        return clock
 
     def track(self, index: int) -> Track:
         """The signals of robot `index`'s episode so far."""
@@ -277,13 +303,13 @@ class LeggedEnvironment:
         return Track(values, command, passage, self.robots[index].trunk_half_size_m[0], noise)
 
     def success(self, index: int, terminated: bool) -> bool:
-        """Whether robot `index`'s episode met its skill's criterion; never after a fall."""
+        """Whether an episode met its skill's or schedule's criterion; never after a fall."""
         spec = self.specs[index]
-        return (
-            spec is not None
-            and not terminated
-            and ALL_SKILLS[spec.skill].succeeded(self.track(index))
-        )
+        drawn = self.episode_draws[index]
+        if spec is None or drawn is None or terminated:
+            return False
+        judge = drawn.schedule or ALL_SKILLS[spec.skill]
+        return judge.succeeded(self.track(index))
 
     def close(self) -> None:
         """Free the simulator."""
@@ -292,10 +318,19 @@ class LeggedEnvironment:
     def _steered(self, on_track: np.ndarray) -> np.ndarray:
         command = ramped(self.target_command, self.step_count * CONTROL_DT_S)
         where = self._passage[:, 0] != 0
+        if self._scheduled.any():
+            rows, step = self._scheduled_steps()
+            command[rows] = self._commands[rows, step]
+            where &= command[:, C.LOCOMOTE] > 0
         if where.any():
             _, across, heading = on_track[where].T
             command[where] = steer(command[where], across, heading)
         return command
+
+    def _scheduled_steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Robots whose command changes, and the step of each."""
+        rows = np.flatnonzero(self._scheduled)
+        return rows, np.minimum(self.step_count[rows], self.episode_steps)
 
     def _on_track(self, yaw: np.ndarray) -> np.ndarray:
         return on_track(self.physics.state.base_pos, yaw, self.track_origin, self.track_yaw)

@@ -9,7 +9,9 @@ there. Deviation: the paper draws who drives for every step; here it is drawn fo
 steps (docs/howto/corrections.md says why).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,6 +19,14 @@ from gaitforge.collectors.legged.observations import NOISE_DIM
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, DRAWS, Randomisation
+from gaitforge.collectors.scenarios.schedules import (
+    CONSTANT,
+    STEPS_TO_PASS,
+    Schedule,
+    check_manoeuvres,
+    draw_schedule,
+    in_time,
+)
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, check_skill
 from gaitforge.collectors.scenarios.terrains import Passage, check_level, check_terrain
 from gaitforge.collectors.timing import EPISODE_STEPS
@@ -45,6 +55,7 @@ class EpisodeSpec:
         held_out: use the tiles kept for evaluation.
         action_noise: standard deviation of the noise on executed actions, action units.
         speed_scale: shrinks commanded speeds (training curriculum).
+        manoeuvre: of a command that changes, see `schedules`; "constant" for one that does not.
     """
 
     index: int
@@ -55,11 +66,28 @@ class EpisodeSpec:
     held_out: bool = False
     action_noise: float = 0.0
     speed_scale: float = 1.0
+    manoeuvre: str = CONSTANT
 
     def __post_init__(self) -> None:
         check_terrain(self.terrain)
         check_skill(self.skill)
         check_level(self.level)
+        if self.manoeuvre != CONSTANT:
+            check_manoeuvres([self.manoeuvre], [(self.terrain, self.skill)])
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any], noise: bool = True) -> Self:
+        """The specification of a catalog's row; the tile's number says whether it is held out.
+
+        noise: keep the action noise; without it the other draws are the same.
+        """
+        variant = row.get("terrain_variant", TRAIN_VARIANTS[0])
+        return cls(
+            *(row[name] for name in ("episode", "terrain", "level", "skill", "seed")),
+            held_out=HELD_OUT_VARIANTS[0] <= variant < HELD_OUT_VARIANTS[1],
+            action_noise=row.get("action_noise", 0.0) if noise else 0.0,
+            manoeuvre=row.get("manoeuvre") or CONSTANT,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +95,8 @@ class EpisodeDraws:
     """Everything random in an episode.
 
     Attributes:
-        command: (16,) the target command; draws: (N_DRAWS,) those of the domain randomisation.
+        command: (16,) the skill's target command; schedule: of a command that changes, else None.
+        draws: (N_DRAWS,) those of the domain randomisation.
         passage: what stands on the track, None on open ground.
         terrain_variant: which tile of the terrain and level.
         yaw, offset_xy, base_vel (6,), joint_offset (12,): the start.
@@ -88,6 +117,7 @@ class EpisodeDraws:
     push_velocity: np.ndarray
     observation_noise: np.ndarray
     action_noise: np.ndarray
+    schedule: Schedule | None = None
 
 
 def draw_episode(
@@ -106,15 +136,24 @@ def draw_episode(
     low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
     skill = ALL_SKILLS[spec.skill]
     command = skill.draw_command(rng, robot, spec.speed_scale)
-    passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot)
+    changes = spec.manoeuvre != CONSTANT
+    walking = steps
+    if changes:
+        command = in_time(command, skill, spec.terrain, robot)
+        walking = STEPS_TO_PASS
+    passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot, walking)
     draws = randomisation.draw(rng, spec.seed, robot)
 
     def drawn(name: str) -> float:
         return float(draws[DRAW_INDEX[name]])
 
     joint_rad, speed, push = (drawn(n) for n in ("start_joint_rad", "start_speed", "push_speed_ms"))
+    has_passage = passage is not None
     return EpisodeDraws(
         command=command,
+        schedule=draw_schedule(spec.manoeuvre, skill, has_passage, command, robot, spec.seed)
+        if changes
+        else None,
         passage=passage,
         draws=draws,
         terrain_variant=int(rng.integers(low, high)),

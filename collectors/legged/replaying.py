@@ -50,9 +50,7 @@ class StoredEpisode:
 
     def spec(self, noise: bool) -> EpisodeSpec:
         """The spec that the episode is drawn from; `noise` does not change the other draws."""
-        names = ("episode", "terrain", "level", "skill", "seed")
-        std = self.row["action_noise"] if noise else 0.0
-        return EpisodeSpec(*(self.row[name] for name in names), action_noise=std)
+        return EpisodeSpec.of_row(self.row, noise)
 
     def difference(self, again: EpisodeResult, robot: RobotCard) -> str:
         """The first difference between replay and stored episode, in words; empty if none."""
@@ -60,6 +58,10 @@ class StoredEpisode:
         for name, value in zip(DRAW_NAMES, again.draws.draws, strict=True):
             if float(value) != self.row.get(name, value):
                 return f"the draw {name} is not what its seed gives"
+        if again.draws.schedule is not None:
+            for name, value in again.draws.schedule.columns().items():
+                if value != self.row[name]:
+                    return f"{name} of the schedule is not what its seed gives"
         starts = self._differing_steps(again.record, robot)
         if starts:
             name = min(starts, key=lambda field: starts[field])

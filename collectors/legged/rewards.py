@@ -11,7 +11,7 @@ The geometry of trunks is relative to the ground and the world.
 The signals of a control step are named in `gaitforge.collectors.scenarios.skills`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import cos, exp, sin, sqrt
 from typing import Self
@@ -25,6 +25,7 @@ from gaitforge.collectors.rotations import heading_angle, wrapped
 from gaitforge.collectors.scenarios.skills import N_SIGNALS, S
 from gaitforge.collectors.scenarios.terrains import TerrainBatch, cell_height
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.common.errors import names_allowed
 from gaitforge.common.kernels import compiled, elementwise
 
 # Geometry of trunks.
@@ -262,10 +263,13 @@ def _bell(square: float, width: float) -> float:
     return exp(-square / width)
 
 
+def _velocity_error(view: StepView) -> np.ndarray:
+    return view.geometry.lin_vel_heading - view.command[:, C.VEL_X : C.VEL_Y + 1]
+
+
 def track_linear_velocity(view: StepView) -> np.ndarray:
     """exp(-|v_xy - v*_xy|^2 / 0.25), heading frame (Isaac Lab: track_lin_vel_xy_yaw_frame_exp)."""
-    error = view.geometry.lin_vel_heading - view.command[:, C.VEL_X : C.VEL_Y + 1]
-    return _bell(_squares(error), 0.25)
+    return _bell(_squares(_velocity_error(view)), 0.25)
 
 
 def track_yaw_rate(view: StepView) -> np.ndarray:
@@ -342,7 +346,20 @@ def joint_limits(view: StepView) -> np.ndarray:
     return np.maximum(np.abs(view.state.joint_pos - middle) - half, 0.0).sum(axis=1)
 
 
-REWARDS: dict[Callable[[StepView], np.ndarray], float] = {
+def speed_error(view: StepView) -> np.ndarray:
+    """|v_xy - v*_xy| in m/s, heading frame (Body Transformer's A1: world_vel_l2norm)."""
+    return np.sqrt(_squares(_velocity_error(view)))
+
+
+def alive(view: StepView) -> np.ndarray:
+    """1 in every step (Body Transformer's A1: alive)."""
+    return np.ones(len(view.command))
+
+
+Rewards = Mapping[Callable[[StepView], np.ndarray], float]
+"""Term -> its weight per second."""
+
+REWARDS: Rewards = {
     track_linear_velocity: 1.0,
     track_yaw_rate: 0.5,
     track_attitude: 1.0,
@@ -359,16 +376,36 @@ REWARDS: dict[Callable[[StepView], np.ndarray], float] = {
     unrest: -1.0,
     joint_limits: -2.0,
 }
-"""Weight per second of each term."""
+"""The terms of data sets and of evaluations that name no others."""
 
-LARGEST_RETURN = sum(max(weight, 0.0) for weight in REWARDS.values()) * EPISODE_STEPS * CONTROL_DT_S
-"""Upper bound of an episode's return: every positive term is at most 1."""
+TERMS = {term.__name__: term for term in (*REWARDS, speed_error, alive)}
+"""Name -> reward term."""
 
 
-def total_reward(view: StepView) -> np.ndarray:
+def rewards_of(weights: Mapping[str, float]) -> Rewards:
+    """The terms with these names and weights per second; `REWARDS` for none.
+
+    Raises:
+        ValueError: an unknown term.
+    """
+    for name in weights:
+        if name not in TERMS:
+            raise ValueError(f"no reward term '{name}'; {names_allowed(name, TERMS)}")
+    return {TERMS[name]: weight for name, weight in weights.items()} or REWARDS
+
+
+def largest_return(rewards: Rewards = REWARDS, steps: int = EPISODE_STEPS) -> float:
+    """Upper bound of an episode's return: every term with a positive weight is at most 1."""
+    return sum(max(weight, 0.0) for weight in rewards.values()) * steps * CONTROL_DT_S
+
+
+LARGEST_RETURN = largest_return()
+
+
+def total_reward(view: StepView, rewards: Rewards = REWARDS) -> np.ndarray:
     """(N,) weighted sum per second."""
     total = np.zeros(len(view.command))
-    for term, weight in REWARDS.items():
+    for term, weight in rewards.items():
         total += weight * term(view)
     return total
 
@@ -387,6 +424,8 @@ def signals(view: StepView, on_track: np.ndarray) -> np.ndarray:
     values = {
         S.VEL_X: view.geometry.lin_vel_heading[:, 0],
         S.VEL_X_COMMAND: view.command[:, C.VEL_X],
+        S.VEL_Y: view.geometry.lin_vel_heading[:, 1],
+        S.YAW_RATE: view.geometry.yaw_rate,
         S.SPEED: np.linalg.norm(view.geometry.lin_vel_heading, axis=1),
         S.TURN_RATE: np.linalg.norm(view.state.base_ang_vel_body, axis=1),
         S.HEIGHT_ERROR: view.height_error_m,

@@ -17,6 +17,7 @@ from gaitforge.collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.schedules import CONSTANT, check_manoeuvres, fitting
 from gaitforge.collectors.scenarios.skills import SKILLS, S, matching_cells
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.common.errors import amount
@@ -244,6 +245,9 @@ class EvaluationGrid:
     """The cells to evaluate: every level of every terrain and skill that go together.
 
     The defaults are the cells and episodes of the demo's report.
+
+    Attributes:
+        manoeuvres: as those of `CollectionGrid`; a cell's episodes take those that fit in turn.
     """
 
     terrains: tuple[str, ...] = tuple(TERRAINS)
@@ -251,18 +255,22 @@ class EvaluationGrid:
     levels: tuple[int, ...] = (GRID_LEVEL,)
     episodes: Positive = GRID_EPISODES
     seed: Whole = 1_000_003
+    manoeuvres: tuple[str, ...] = (CONSTANT,)
 
     def __post_init__(self) -> None:
-        matching_cells(self.terrains, self.skills, self.levels)
+        cells = matching_cells(self.terrains, self.skills, self.levels)
+        check_manoeuvres(self.manoeuvres, cells)
         check_ranges(self)
 
     def __str__(self) -> str:
         terrains, skills, levels = (
             ", ".join(map(str, names)) for names in (self.terrains, self.skills, self.levels)
         )
+        changing = ", ".join(self.manoeuvres)
+        commands = "" if changing == CONSTANT else f", commands that change ({changing})"
         return (
             f"{amount(len(self.cells()), 'cell')}: {terrains} x {skills}, terrain level {levels} "
-            f"of 0 to 9, {amount(self.episodes, 'episode')} per cell"
+            f"of 0 to 9, {amount(self.episodes, 'episode')} per cell{commands}"
         )
 
     def cells(self) -> list[tuple[str, int, str]]:
@@ -279,8 +287,13 @@ class EvaluationGrid:
         seeds = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(
             len(cells) * self.episodes, np.uint64
         )
-        halved = enumerate((seeds >> np.uint64(1)).tolist())
-        return [EpisodeSpec(i, *cells[i // self.episodes], seed, True) for i, seed in halved]
+        halved = (seeds >> np.uint64(1)).tolist()
+        return [self._spec(i, *cells[i // self.episodes], seed) for i, seed in enumerate(halved)]
+
+    def _spec(self, index: int, terrain: str, level: int, skill: str, seed: int) -> EpisodeSpec:
+        choices = fitting(self.manoeuvres, terrain, skill)
+        manoeuvre = choices[index % self.episodes % len(choices)]
+        return EpisodeSpec(index, terrain, level, skill, seed, True, manoeuvre=manoeuvre)
 
 
 def evaluate(

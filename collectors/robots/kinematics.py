@@ -73,8 +73,10 @@ def command_scale(robot: RobotCard) -> np.ndarray:
     return factors
 
 
-def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
+def ramped(target: np.ndarray, time_s: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
     """The command (N, 16) in force `time_s` (N,) after the start, as policies read it.
+
+    start: (N or 1, 16) the command from which it moves; zero by default.
 
     Speed rises at the acceleration limit (walk-these-ways' deployment profile), height and attitude
     at `HEIGHT_RAMP_MS` and `ATTITUDE_RAMP_RADS`.
@@ -84,13 +86,17 @@ def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
     reach[:, 1:] = _RAMP_RATES
     reach *= time_s[:, None]
     command = target.copy()
-    command[:, _RAMPED] = np.clip(target[:, _RAMPED], -reach, reach)
+    if start is None:
+        command[:, _RAMPED] = np.clip(target[:, _RAMPED], -reach, reach)
+    else:
+        before = start[:, _RAMPED]
+        command[:, _RAMPED] = before + np.clip(target[:, _RAMPED] - before, -reach, reach)
     return command
 
 
-def commanded_distance_m(command: np.ndarray) -> float:
+def commanded_distance_m(command: np.ndarray, steps: int = EPISODE_STEPS) -> float:
     """Distance in m that a perfect follower of the ramped command (16,) walks in an episode."""
-    time = np.arange(EPISODE_STEPS) * CONTROL_DT_S
+    time = np.arange(steps) * CONTROL_DT_S
     return float(np.minimum(command[C.VEL_X], command[C.ACCEL_LIMIT] * time).sum() * CONTROL_DT_S)
 
 

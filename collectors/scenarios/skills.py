@@ -42,6 +42,7 @@ class S(IntEnum):
     VEL_X, VEL_X_COMMAND, SPEED, TURN_RATE, HEIGHT_ERROR, TILT_ERROR, ROLL_ERROR = range(7)
     FEET_DOWN, POS_X, POS_Y, TRACKING, STANCE_WIDTH, ALONG, ACROSS = range(7, 14)
     BARRIER_FORCE, BARRIER_BODY_FORCE, TORQUE, ACTION_RATE, POWER = range(14, 19)
+    VEL_Y, YAW_RATE = range(19, 21)
 
 
 N_SIGNALS = len(S)
@@ -120,6 +121,8 @@ class Skill:
         share: share of the episodes that train an expert, before cells that fail get more; 0 leaves
             the skill out of training.
         passage: the passage on its track.
+        manoeuvres: names of the `schedules.MANOEUVRES` that it is combined with on open ground;
+            empty for all.
     """
 
     name: str
@@ -130,11 +133,17 @@ class Skill:
     terrains: tuple[str, ...] | None = None
     share: float = 0.0
     passage: PassageRule | None = None
+    manoeuvres: tuple[str, ...] = ("straight",)
 
     def commanded_on(self, terrain: str) -> bool:
         """Whether the skill is commanded on a terrain."""
         everywhere = self.terrains is None or terrain in self.terrains
         return everywhere or self.name in ALL_TERRAINS[terrain].skills
+
+    def manoeuvres_on(self, terrain: str) -> tuple[str, ...]:
+        """The manoeuvres that it is combined with on a terrain; empty for all."""
+        is_open = self.passage is None or terrain not in self.passage.terrains
+        return self.manoeuvres if is_open else ("straight",)
 
     def draw_command(
         self, rng: np.random.Generator, robot: RobotCard, speed_scale: float = 1.0
@@ -158,11 +167,15 @@ class Skill:
         command: np.ndarray,
         rng: np.random.Generator,
         robot: RobotCard,
+        steps: int = EPISODE_STEPS,
     ) -> tuple[Passage | None, np.ndarray]:
-        """An episode's passage, None on open ground, and the command (16,) that gets through it."""
+        """An episode's passage, None on open ground, and the command (16,) that gets through it.
+
+        steps: control steps in which the robot walks.
+        """
         if self.passage is None or terrain not in self.passage.terrains:
             return None, command
-        return self.passage.draw(level, command, rng, robot)
+        return self.passage.draw(level, command, rng, robot, steps)
 
 
 def _between(easy: float, hard: float, hardness: float) -> float:
@@ -218,6 +231,7 @@ STAND = Skill(
         C.LOCOMOTE: (0.0, 0.0),
     },
     share=0.12,
+    manoeuvres=(),
 )
 
 
@@ -244,6 +258,7 @@ RUSH = Skill(
         C.ACCEL_LIMIT: (3.0, 6.0),
     },
     share=0.24,
+    manoeuvres=("straight", "turn"),
 )
 
 
@@ -377,6 +392,7 @@ RUN = Skill(
     },
     terrains=("flat", "rough", "slope"),
     share=0.28,
+    manoeuvres=("straight", "turn"),
 )
 
 WALK = Skill(
@@ -385,7 +401,7 @@ WALK = Skill(
     _speed,
     ranges={C.VEL_X: (0.5, 0.5)},
 )
-"""BoT's A1-Walk: 0.5 m/s straight ahead (Sferrazza et al. 2024, Appendix C)."""
+"""BoT's A1-Walk: 0.5 m/s straight ahead (Sferrazza et al. 2024, Appendices A and D)."""
 
 SKILLS: dict[str, Skill] = {skill.name: skill for skill in (STAND, RUSH, CRAWL, SQUEEZE, TILT, RUN)}
 """The paper's six, which collections and evaluations have if none are named."""

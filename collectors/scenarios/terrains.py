@@ -19,6 +19,7 @@ import numpy as np
 
 from gaitforge.collectors.robots.kinematics import C, Range, commanded_distance_m, length_scale
 from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import names_allowed
 from gaitforge.common.kernels import compiled
 
@@ -315,9 +316,17 @@ class PassageRule:
     ranges: dict[C, Range] = field(default_factory=dict)
 
     def draw(
-        self, level: int, command: np.ndarray, rng: np.random.Generator, robot: RobotCard
+        self,
+        level: int,
+        command: np.ndarray,
+        rng: np.random.Generator,
+        robot: RobotCard,
+        steps: int = EPISODE_STEPS,
     ) -> tuple[Passage, np.ndarray]:
-        """A passage within half a level of `level`, and the command (16,) that gets through it."""
+        """A passage within half a level of `level`, and the command (16,) that gets through it.
+
+        steps: control steps in which the robot walks.
+        """
         command = command.copy()
         hardness = float(np.clip(difficulty(level) + rng.uniform(-0.5, 0.5) / 9.0, 0.0, 1.0))
         opening = self.opening_m(robot, hardness)
@@ -325,7 +334,7 @@ class PassageRule:
             self.fit(command, opening, robot, rng)
         scale = length_scale(robot)
         start = _START_M[self.kind] * scale
-        way = _WAY_SHARE * commanded_distance_m(command) - start - robot.trunk_half_size_m[0]
+        way = _WAY_SHARE * commanded_distance_m(command, steps) - start - robot.trunk_half_size_m[0]
         shortest, longest = (depth * scale for depth in _DEPTH_M[self.kind])
         depth = rng.uniform(shortest, max(shortest, min(longest, way)))
         return Passage(self.kind, float(start), float(depth), float(opening)), command

@@ -47,7 +47,7 @@ from gaitforge.flows.experiments.runs import (
 )
 from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import digest, write_record
+from gaitforge.flows.records.records import digest, to_tree, write_record
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
 from gaitforge.flows.stages.stage import CollectionStage, RecordedStage, Stage, itself
@@ -184,6 +184,13 @@ class _Listing:
     def experiment(self) -> Experiment:
         return self.claim.experiment
 
+    @property
+    def whole_key(self) -> str:
+        """Key of what is done for the experiment as a whole, before any policy is evaluated."""
+        tree = to_tree(self.experiment)
+        del tree["evaluations"]
+        return digest(tree)
+
     def run(
         self, source: _Source, data: DataSet, learner: str, seed: int, value: float | None = None
     ) -> LearnerRun:
@@ -213,7 +220,7 @@ class _Listing:
 
     def add(self, name: str, **options: Any) -> str:
         """Add a stage; by default it is done for the experiment as a whole. Returns its name."""
-        key = options.pop("key", None) or digest(self.experiment)
+        key = options.pop("key", None) or self.whole_key
         kind = CollectionStage if "collection" in options else RecordedStage
         self.stages.append(kind(name, key, **options))
         self.keys.append(key)
@@ -228,7 +235,7 @@ class _Listing:
         key: str = "",
     ) -> None:
         """Add the stage that writes a page of episodes, if anything writes it."""
-        key = key or digest(self.experiment)
+        key = key or self.whole_key
         if write is None:
             self.keys.append(key)
             return
@@ -276,6 +283,9 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
 def _check_runs(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
     """Raise ValueError if two runs would share a folder, a stage or a record."""
     check_apart((run.name, run.described) for run in runs)
+    for run in runs:
+        for name in experiment.evaluations:
+            with_named(run.evaluation, run.further(name))  # raises
     by_name = {run.name: run for run in runs}
     # Files of one run beside its own, see `LearnerRun.score`: no other run may have such names.
     beside = r"(-asked-\d+|-step-\d+|-train)"
@@ -406,11 +416,13 @@ def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
         data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)
     trained = _add_training(listing, run, data)
     expert = listing.experts[run.task]
+    further = {name: run.further(name) for name in run.experiment.evaluations}
     key = digest([_train_key(run, expert), run.evaluation, expert, run.experiment.targets,
-                  run.experiment.curve, run.experiment.tested and _tested_with(run)])  # fmt: skip
+                  run.experiment.curve, run.experiment.tested and _tested_with(run),
+                  *([further] if further else [])])  # fmt: skip
     references = [stage.name for stage in listing.stages if stage.name.startswith(_REFERENCES)]
     after = (trained, *references)
-    outputs = (run.record, run.evaluated)
+    outputs = tuple(dict.fromkeys([run.record, run.evaluated, *map(run.further_file, further)]))
     name = f"evaluate {run.name}"
     listing.add(name, key=key, run=run.score, outputs=outputs, after=after)
     if run.task == LEGGED and run.learner not in listing.shown:

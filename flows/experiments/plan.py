@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import comb, isfinite
+from math import comb, inf, isfinite
 from typing import Any, ClassVar
 
 import numpy as np
 
+from gaitforge.flows.experiments.evaluations import Evaluations, check_settings
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.stages.stage import Stage
@@ -107,6 +108,8 @@ HOLDS = "holds here"
 FAILS = "does not hold here"
 OPEN = "cannot be told"
 CHANCE = 0.05
+LEAST_SEEDS = 3
+"""Runs of either learner below which nothing is told, whatever the test says."""
 _MOST_SPLITS = 200_000
 Row = Mapping[str, Any]
 
@@ -163,7 +166,12 @@ def chance(ahead: Sequence[float], behind: Sequence[float]) -> float:
 
 
 def verdict(ahead: Sequence[float], behind: Sequence[float]) -> str:
-    """Whether runs tell that the first learner is ahead, or behind, with a chance of 5 %."""
+    """Whether runs tell that the first learner is ahead, or behind, with a chance of 5 %.
+
+    Fewer than `LEAST_SEEDS` of either tell nothing: one run beside twenty can have a low chance.
+    """
+    if min(len(ahead), len(behind)) < LEAST_SEEDS:
+        return OPEN
     if chance(ahead, behind) <= CHANCE:
         return HOLDS
     return FAILS if chance(behind, ahead) <= CHANCE else OPEN
@@ -198,6 +206,7 @@ def verdicts(
                     **{name: getattr(statement, name) for name in ("source", "numbers", "measure")},
                     "value": value,
                     "means": [float(np.mean(values)) for values in pair],
+                    "seeds": [len(values) for values in pair],
                     "chance": chance(higher, lower),
                     "verdict": verdict(higher, lower),
                 }
@@ -217,6 +226,8 @@ def _by_seed(runs: Sequence[Row], measure: str) -> list[float]:
 # The plan of an experiment.
 Settings = Mapping[str, Any]
 Learners = Mapping[str, Settings]
+Points = Mapping[str, Learners]
+"""Values of a number that varies, as text -> settings of each learner at that value."""
 
 FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
@@ -297,12 +308,15 @@ class Experiment:
         vary: a number's name -> the values that every learner has in turn: a setting of the
             training (`steps`, `model_overrides.n_modes`), "data", the share of the episodes,
             "episodes", the first ones of the set, or "budget", a factor of each learner's own
-            steps or seconds.
+            steps or seconds. In place of the values, each value's settings of every learner,
+            {"64": {"fcnet": {"window_len": 64}}}; the name is then only a title.
         tested: whether policies are also tested on held-out episodes, the same for all.
         targets: what return-conditioned learners are asked for, in units of the best return of a
             set's episodes; the first one's is the score. Empty for the evaluation's own target.
         curve: how many policies of a run are scored, evenly over its updates.
         evaluate: settings of the evaluation of each store's task, e.g. {"episodes": 20}.
+        evaluations: further evaluations of each run's last policy on the same episodes, by name,
+            see `gaitforge.flows.experiments.evaluations`; their numbers are measures of the run.
         expert: whose return scores 100; empty for who collects or labels, or the task's own.
         published: a paper's statements, which the runs' scores are held against.
     """
@@ -316,11 +330,12 @@ class Experiment:
     settings: Settings = field(default_factory=dict)
     recommended: bool = True
     train_s: float | None = None
-    vary: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    vary: Mapping[str, Sequence[float] | Points] = field(default_factory=dict)
     tested: bool = False
     targets: tuple[float, ...] = ()
     curve: int = 1
     evaluate: Settings = field(default_factory=dict)
+    evaluations: Evaluations = field(default_factory=dict)
     expert: str = ""
     published: tuple[Published, ...] = ()
     setting_classes: ClassVar[Mapping[str, type]] = {"settings": TrainConfig}
@@ -336,8 +351,6 @@ class Experiment:
         if self.curve < 1:
             raise ValueError(f"curve must be at least 1 policy, got {self.curve}")
         self._check_varied()
-        if not all(n >= 1 and float(n).is_integer() for n in self.vary.get("episodes", ())):
-            raise ValueError(f"episodes must be whole numbers from 1, got {self.vary['episodes']}")
         if self.own_rounds and (len(self.learners) > 1 or len(self.seeds) > 1 or self.vary):
             raise ValueError("one learner with one seed drives in the rounds; or give a driver")
         if self.corrections is not None and self.select.saved:
@@ -359,18 +372,42 @@ class Experiment:
                     why = f"{' and '.join(_RESERVED)} name policies of every experiment"
                     raise ValueError(f"{kind}: '{name}' cannot be a name; {why}")
                 check_name(kind, name)
+        for name in self.evaluations:
+            check_name("evaluations", name)
+        check_settings(self.evaluations, self.sets)
 
     def _check_varied(self) -> None:
         """Raise ValueError unless one number varies at most, over different values."""
         for name, values in self.vary.items():
+            if isinstance(values, Mapping):
+                self._check_points(name, values)
+                continue
             if isinstance(values, str) or not isinstance(values, Sequence):
                 raise ValueError(f"vary: {name} needs a list of numbers, not {values!r}")
             for value in values:
                 if not isinstance(value, int | float) or not isfinite(value):
                     raise ValueError(f"vary: {name} needs finite numbers, got {value!r}")
             check_once(f"vary: {name}", values)
+            if name == "episodes" and not all(n >= 1 and float(n).is_integer() for n in values):
+                raise ValueError(f"episodes must be whole numbers from 1, got {values}")
         if len(self.vary) > 1 or not all(self.vary.values()):
             raise ValueError("one number may vary, and it needs values")
+
+    def _check_points(self, name: str, points: Points) -> None:
+        """Raise ValueError unless every value is a number and has settings of all learners."""
+        if name in (*OF_DATA, BUDGET):
+            raise ValueError(f"vary: {name} needs a list of numbers, it is no title of settings")
+        for value, learners in points.items():
+            try:
+                number = float(value)
+            except ValueError:
+                number = inf
+            if not isfinite(number):
+                raise ValueError(f"vary: {name} needs finite numbers, got {shown(value)}")
+            missing = [learner for learner in self.learners if learner not in learners]
+            if missing:
+                raise ValueError(f"vary: {name} {value} has no settings of {shown(missing[0])}")
+        check_once(f"vary: {name}", [float(value) for value in points])
 
     def _check_learner(self, learner: str) -> None:
         configs = [self.config(learner, s, value) for s in self.seeds for value in self.values()]
@@ -400,7 +437,14 @@ class Experiment:
 
     def values(self) -> Sequence[float | None]:
         """The values of the number that varies; (None,) where none does."""
-        return next(iter(self.vary.values()), (None,))
+        values = next(iter(self.vary.values()), (None,))
+        return [*self._points()] if isinstance(values, Mapping) else values
+
+    def _points(self) -> Mapping[float, Learners]:
+        """Each value of a number that varies and its settings; none where values are a list."""
+        values = next(iter(self.vary.values()), ())
+        points = values if isinstance(values, Mapping) else {}
+        return {_whole(float(value)): learners for value, learners in points.items()}
 
     def budget(self, value: float | None) -> float:
         """Factor of the steps, or of `train_s`, of a run with this value."""
@@ -437,10 +481,13 @@ class Experiment:
         else:
             base = TrainConfig(**basics, seed=seed)
         tree = {**to_tree(base), **tree}
-        for name in self.vary:
-            if value is not None and name not in (*OF_DATA, BUDGET):
-                whole = int(value) if float(value).is_integer() else value
-                tree = _with_value(tree, name.split("."), whole)
+        points = self._points()
+        if points and value is not None:
+            tree = _merged(tree, to_tree(points[value][learner]))
+        elif value is not None:
+            for name in self.vary:
+                if name not in (*OF_DATA, BUDGET):
+                    tree = _with_value(tree, name.split("."), _whole(value))
         config = plan_from_tree(TrainConfig, tree)
         config = replace(config, steps=round(config.steps * self.budget(value)))
         preset(config.model, config.model_overrides)
@@ -473,6 +520,7 @@ class Experiment:
     def chosen_settings(self, learner: str) -> frozenset[str]:
         """Names of the settings that the plan gives for a learner; others have their defaults."""
         varied = {name.partition(".")[0] for name in self.vary}
+        varied |= {name for point in self._points().values() for name in point.get(learner, ())}
         return frozenset({*self.settings, *self._own(learner), *varied})
 
     def best(self, learner: str) -> float:
@@ -498,6 +546,20 @@ def asked_score(target: float, best: float) -> float:
     added there, in units of the score's size: a higher target asks for more.
     """
     return target * best if best > 0 else best + (target - 1.0) * abs(best)
+
+
+def _whole(value: float) -> float:
+    """A number without digits after the point as an int."""
+    return int(value) if float(value).is_integer() else value
+
+
+def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others in their place; those of a mapping one by one."""
+    merged = dict(tree)
+    for name, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merged(merged[name], value) if both else value
+    return merged
 
 
 def _with_value(tree: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.storage.s3 import is_bucket_url
+from gaitforge.flows.experiments.evaluations import measures_of, settings_of
 from gaitforge.flows.experiments.plan import (
     FIRST,
     OF_DATA,
@@ -33,6 +34,7 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, kept_record, read_record, write_record
+from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy, with_references
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.evaluation import EvaluationPlan, References
@@ -134,6 +136,22 @@ class LearnerRun:
     def evaluated(self) -> Path:
         """The file of its evaluation."""
         return evaluations(self.out) / f"{self.name}.json"
+
+    def further(self, name: str) -> dict[str, Any]:
+        """The settings of a further evaluation that differ for this run from the first one's."""
+        evaluation = self.experiment.evaluations[name]
+        settings = settings_of(evaluation, self.data.name, self.config())
+        if settings.get("reset_every") == self.evaluation.reset_every:
+            del settings["reset_every"]
+        return settings
+
+    def further_file(self, name: str) -> Path:
+        """The file of a further evaluation; the first one's where they are the same."""
+        return (
+            self.evaluated.with_stem(f"{self.name}-{name}")
+            if self.further(name)
+            else self.evaluated
+        )
 
     @property
     def references_folder(self) -> Path:
@@ -259,6 +277,13 @@ class LearnerRun:
             step: self._score(reporter, share, f"step-{step}", f"-step-{step}") for step in earlier
         }
         curve[last] = scores[0]
+        measures = _over_kept([point["measures"] for point in curve.values()])
+        for name in self.experiment.evaluations:
+            further = self.further(name)
+            again = (
+                self._score(reporter, share, "last", f"-{name}", further) if further else scores[0]
+            )
+            measures |= measures_of(name, again)
         row = {
             "run": self.name,
             "task": self.task,
@@ -275,7 +300,7 @@ class LearnerRun:
             "validation_loss": trained.validation_loss,
             **self._errors(reporter),
             **{name: value for name, value in scores[0].items() if name not in _OF_ASKING},
-            "measures": _over_kept([point["measures"] for point in curve.values()]),
+            "measures": measures,
             "episodes": (len(scores) + len(curve) - 1) * scores[0]["episodes"],
             "asked": scores if asked != (None,) else [],
             "curve": [[step, point["score"]] for step, point in curve.items()],
@@ -292,9 +317,17 @@ class LearnerRun:
     def _asked(self) -> Sequence[float | None]:
         return self.experiment.asked(self.learner)
 
-    def _score(self, reporter: Reporter, share: float | None, which: str, suffix: str) -> Row:
+    def _score(
+        self,
+        reporter: Reporter,
+        share: float | None,
+        which: str,
+        suffix: str,
+        further: Mapping[str, Any] | None = None,
+    ) -> Row:
         referred, references = self.referred(reporter)
         plan = self.evaluation if share is None else replace(referred, return_target=share)
+        plan = with_named(plan, further or {})
         source = PolicySource(self.name, RUN, str(self.folder), which)
         path = self.evaluated.with_stem(f"{self.name}{suffix}")
         evaluation = evaluate_policy(source, plan, reporter, path)

@@ -5,7 +5,7 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,10 +34,20 @@ def to_tree(value: object) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {field.name.rstrip("_"): getattr(value, field.name) for field in fields(value)}
+        said = [field for field in fields(value) if not _is_unsaid(field, value)]
+        return {field.name.rstrip("_"): getattr(value, field.name) for field in said}
     if hasattr(value, "item"):
         return value.item()
     return dict(value) if hasattr(value, "keys") else str(value)
+
+
+def _is_unsaid(field: Field[Any], value: Any) -> bool:
+    """Whether a field is `LATER` and has its default."""
+    if not field.metadata.get("later"):
+        return False
+    is_made = field.default_factory is not MISSING
+    default = field.default_factory() if is_made else field.default
+    return getattr(value, field.name) == default
 
 
 def digest(value: object) -> str:

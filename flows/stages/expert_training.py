@@ -6,7 +6,7 @@ The result is an expert's weights and their card.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -95,6 +95,9 @@ CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), epi
 CARD_BODIES = 8
 """Most bodies of a family in the card of its expert."""
 
+_OF_EPISODES = ("episode_s", "rewards")
+"""Settings that a training shares with its policy's evaluation."""
+
 TABLE_EVERY = 20
 """Updates between tables of success and survival."""
 
@@ -154,7 +157,9 @@ def _measure(
     # The policy needs a card to be loaded, and measured.
     path = weights.with_suffix(".json")
     write_record(path, card | provenance())
-    plan = LeggedEvaluation(grid=grid, threads=threads)
+    training = card.get("training", {})
+    own = {name: training[name] for name in _OF_EPISODES if name in training}
+    plan = LeggedEvaluation(grid=grid, threads=threads, **own)
     if weights.is_dir():
         source = PolicySource(weights.name, RUN, str(weights))
         plan = replace(plan, robot=card["robot"])
@@ -190,6 +195,7 @@ def _train(
             TaskNetworks,
             _own_evaluation(config),
             _place(config.robot),
+            reporter.say,
             config.model,
             config.model_overrides,
             action_filter=config.action_filter,
@@ -200,7 +206,8 @@ def _train(
 def _own_evaluation(config: ExpertTrainingConfig) -> LeggedEvaluation:
     """On what it was trained on."""
     cells = config.terrains or tuple(TERRAINS), config.skills or tuple(SKILLS)
-    return LeggedEvaluation(grid=EvaluationGrid(*cells), robot=_place(config.robot))
+    own = {name: getattr(config, name) for name in _OF_EPISODES}
+    return LeggedEvaluation(grid=EvaluationGrid(*cells), robot=_place(config.robot), **own)
 
 
 def _place(robot: str) -> str:
@@ -261,13 +268,20 @@ class TaskNetworks(RegistryNetworks):
 
     Args:
         evaluation: how the policy is evaluated if nothing else is said; robot: its robot's name or
-            path, or the task's name.
+            path, or the task's name; say: is told of masks that do not join all body parts.
     """
 
     def __init__(
-        self, evaluation: EvaluationPlan, robot: str, *arguments: Any, **settings: Any
+        self,
+        evaluation: EvaluationPlan,
+        robot: str,
+        say: Callable[[str], object],
+        *arguments: Any,
+        **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
+        if note := self.note():
+            say(note)
         self._record = {"task": evaluation.kind, "evaluation": evaluation, "robot": robot}
 
     def save(self, actor: RegistryModel, folder: Path, card: Mapping[str, Any]) -> Path:

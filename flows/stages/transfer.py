@@ -20,7 +20,7 @@ from gaitforge.collectors.robots.robot import (
     load_robot,
     robots_attribute,
 )
-from gaitforge.collectors.scenarios.skills import command_ranges
+from gaitforge.collectors.scenarios.schedules import ranges_of_commands
 from gaitforge.collectors.timing import CONTROL_DT_S, SUBSTEP_S
 from gaitforge.common.errors import DatasetError
 from gaitforge.common.files import sha256_file
@@ -199,7 +199,11 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
     if robot is not None and policy.layout.body_fields:
         policy.drive(body_vector(robot))
     note = f"{lack}: {_NO_CARD}" if robot is None else ""
-    facts = None if robot is None else robot_facts(robot, trained.get("control_dt_s"))
+    facts = (
+        None
+        if robot is None
+        else robot_facts(robot, trained.get("control_dt_s"), _manoeuvres(trained))
+    )
     source = {
         "run": run.resolve().name,
         "checkpoint": plan.checkpoint,
@@ -218,6 +222,13 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
         "exported_by": provenance(),
     }
     return export_policy(policy, card, facts, dst, plan.options, source, note)
+
+
+def _manoeuvres(trained: Mapping[str, Any]) -> Sequence[str]:
+    """The manoeuvres of the commands that a run's record says its policy is evaluated with."""
+    evaluation = trained.get("evaluation")
+    grid = evaluation.get("grid") if isinstance(evaluation, dict) else None
+    return grid.get("manoeuvres", ()) if isinstance(grid, dict) else ()
 
 
 def _without_paths(evaluation: Any) -> Any:
@@ -250,12 +261,15 @@ def _robot_of(plan: ExportPlan, run: Path, policy: PolicyNetwork) -> tuple[Robot
     return load_robot(plan.robot or trained_for), ""
 
 
-def robot_facts(robot: RobotCard, control_dt_s: float | None = None) -> RobotFacts:
+def robot_facts(
+    robot: RobotCard, control_dt_s: float | None = None, manoeuvres: Sequence[str] = ()
+) -> RobotFacts:
     """The facts about the robot and its control loop in a policy's files.
 
-    control_dt_s: seconds of a step of the data; by default the task's.
+    control_dt_s: seconds of a step of the data; by default the task's. manoeuvres: of the commands
+    that its policy has met, see `schedules`.
     """
-    bounds = command_ranges(robot)
+    bounds = ranges_of_commands(robot, manoeuvres)
     step_s = control_dt_s or CONTROL_DT_S
     return RobotFacts(
         robot=robot.name,

@@ -168,7 +168,6 @@ class EvaluationPlan(ABC):
         action_limit: trained policies' actions are clipped to it.
         falls: whether an episode that terminates is a fall, so that people read of survival.
         measures: the cells' own measures that an experiment tells, of each "group" of cells.
-        largest_return: the largest that an episode can have, where known; intervals end there.
         return_target: of a return-conditioned policy, in units of the return that scores 100, or
             without references of the return that it was trained with.
         references: the returns that score 0 and 100.
@@ -185,7 +184,6 @@ class EvaluationPlan(ABC):
     action_limit: ClassVar[float] = inf
     falls: ClassVar[bool] = False
     measures: ClassVar[tuple[str, ...]] = ()
-    largest_return: ClassVar[float] = inf
 
     return_target: Annotated[float, Range()] = 1.0
     references: References | None = None
@@ -204,6 +202,11 @@ class EvaluationPlan(ABC):
             if _in_words(value) and (name not in usual or value != usual[name])
         ]
         return ": ".join(filter(None, [f"task {self.name}", ", ".join(told)]))
+
+    @property
+    def largest_return(self) -> float:
+        """The largest that an episode can have, infinity where unknown; intervals end there."""
+        return inf
 
     @property
     def name(self) -> str:
@@ -251,7 +254,7 @@ class EvaluationPlan(ABC):
     def comparable(self, source: PolicySource) -> Self:
         """The plan for other policies on the same episodes, without a trained policy's settings."""
         usual = {field.name: field.default for field in fields(EvaluationPlan)}
-        return replace(self, **{name: usual[name] for name in _OF_THE_POLICY})
+        return replace(self, **{name: usual[name] for name in OF_THE_POLICY})
 
     def usual_expert(self) -> str:
         """The expert that a policy is compared with where its record names none."""
@@ -397,7 +400,8 @@ class EvaluationPlan(ABC):
 
 
 _MEANS = ("return", "success", "survival", "length")
-_OF_THE_POLICY = ("return_target", "reset_every", "guidance")
+OF_THE_POLICY = ("return_target", "reset_every", "guidance")
+"""Settings of how a trained policy is driven; all others say which episodes there are."""
 
 
 def _in_words(value: object) -> str:

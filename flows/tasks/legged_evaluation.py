@@ -25,7 +25,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import Driver, driven_steps
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.replaying import stored_randomisation
-from gaitforge.collectors.legged.rewards import LARGEST_RETURN
+from gaitforge.collectors.legged.rewards import largest_return, rewards_of
 from gaitforge.collectors.legged.rollout import EvaluationGrid, cell_measures, evaluate
 from gaitforge.collectors.physics import released_version
 from gaitforge.collectors.policy import Observation, Policy
@@ -41,11 +41,12 @@ from gaitforge.collectors.robots.robot import (
     load_robots,
 )
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
+from gaitforge.collectors.scenarios.schedules import CONSTANT, MANOEUVRES
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
-from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.collectors.timing import EPISODE_S, steps_in
 from gaitforge.common.errors import listed
-from gaitforge.common.limits import Positive, Range
+from gaitforge.common.limits import LATER, Positive, Range
 from gaitforge.common.machine import default_threads
 from gaitforge.datasets import Schema, Selection
 from gaitforge.flows.progress import Advance
@@ -70,7 +71,10 @@ from gaitforge.learners.policy_network import PolicyNetwork
 
 # Evaluation on a grid of terrains, skills and levels.
 def cells_of(selection: Selection) -> dict[str, Any]:
-    """The terrains, skills and levels of some episodes, in the order of reports."""
+    """The terrains, skills and levels of some episodes, in the order of reports.
+
+    Manoeuvres, too, where commands change.
+    """
     table = selection.episodes("terrain", "skill", "level")
 
     def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +83,12 @@ def cells_of(selection: Selection) -> dict[str, Any]:
 
     levels = tuple(sorted(table.column("level").unique().to_pylist()))
     terrains = present("terrain", [*TERRAINS])
-    return {"terrains": terrains, "skills": present("skill", [*SKILLS]), "levels": levels}
+    cells = {"terrains": terrains, "skills": present("skill", [*SKILLS]), "levels": levels}
+    if "manoeuvre" in selection.catalog.column_names:
+        table = selection.episodes("manoeuvre")
+        names = {name or CONSTANT for name in table.column("manoeuvre").to_pylist()}
+        cells["manoeuvres"] = tuple(n for n in (CONSTANT, *MANOEUVRES) if n in names)
+    return cells
 
 
 def middle(levels: Sequence[int]) -> int:
@@ -96,13 +105,14 @@ class LeggedEvaluation(EvaluationPlan):
         robot: a name or a path; empty for the policy's own; several with commas, then each robot
             has cells of its own, and of several experts each drives its own.
         randomisation: as that of `LeggedPlan`.
+        episode_s: seconds after which an episode is cut off.
+        rewards: reward term -> weight per second, as `ExpertTrainingConfig.rewards`.
     """
 
     kind = "legged"
     expert = DEFAULT_EXPERT
     obs_slices = POLICY_SLICES
     falls = True
-    largest_return = LARGEST_RETURN
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
@@ -110,13 +120,21 @@ class LeggedEvaluation(EvaluationPlan):
     threads: Workers = 0
     robot: str = ""
     randomisation: Written = field(default_factory=dict)
+    episode_s: Annotated[float, Range(0.5, 60.0)] = field(default=EPISODE_S, metadata=LATER)
+    rewards: Mapping[str, float] = field(default_factory=dict, metadata=LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         set_randomisation(self)
+        rewards_of(self.rewards)
 
     def __str__(self) -> str:
-        return f"{self.grid}; an episode's return is at most {LARGEST_RETURN:.3f}"
+        return f"{self.grid}; an episode's return is at most {self.largest_return:.3f}"
+
+    @property
+    def largest_return(self) -> float:
+        """See `EvaluationPlan.largest_return`: every term with a positive weight is at most 1."""
+        return largest_return(rewards_of(self.rewards), steps_in(self.episode_s))
 
     @classmethod
     def of_store(cls, schema: Schema) -> Self | None:
@@ -200,7 +218,7 @@ class LeggedEvaluation(EvaluationPlan):
 
     def work(self) -> int:
         """See `EvaluationPlan.work`."""
-        return len(self.grid.specs()) * EPISODE_STEPS * max(1, len(self.each_robot()))
+        return len(self.grid.specs()) * steps_in(self.episode_s) * max(1, len(self.each_robot()))
 
     def each_robot(self) -> dict[str, Self]:
         """Robot's name -> the plan for it alone; empty unless there are several."""
@@ -238,7 +256,9 @@ class LeggedEvaluation(EvaluationPlan):
         """The plan's simulator, with as many robots and the plan's randomisation."""
         randomisation = Randomisation.parsed(self.randomisation)
         threads = min(self.threads or default_threads(), robots)
-        return LeggedEnvironment(card, robots, threads, self.sim, randomisation=randomisation)
+        steps = steps_in(self.episode_s)
+        rewards = rewards_of(self.rewards)
+        return LeggedEnvironment(card, robots, threads, self.sim, steps, randomisation, rewards)
 
     def observations(self, source: PolicySource, count: int = 64) -> list[Observation]:
         """See `EvaluationPlan.observations`: on the grid's first episode, standing still."""

@@ -8,8 +8,9 @@ so that the compiler vectorises them.
 
 Arguments of `transformer_step`: network: `source` and weights as in `fcnet_step`;
 `gelu_polynomial`; (K + 1,) bounds of the parts of a token, each embedded as a token of its own;
-(w / 2,) rad per step. state: (N, L, H, w, S) rotated keys; (N, L, H, S, w) values; (N,) steps of
-the episode. clock: steps so far; only its differences matter.
+(w / 2,) rad per step, (0,) without positions; whether a LayerNorm follows an embedding. state:
+(N, L, H, w, S) rotated keys; (N, L, H, S, w) values; (N,) steps of the episode. clock: steps so
+far; only its differences matter.
 
 Legend: N robots, Do observation, D token, A action, L layers, n context length, m modes; FCNet: d
 hidden channels, h decoder channels; MLPs and Body Transformers: F numbers of a channel that are
@@ -451,11 +452,11 @@ def _norm_rows(weights: Array, cursor: int, x: Array, y: Array) -> int:
 def _remember_keys(parts: Array, turn: Array, start: int, keys: Array, values: Array) -> None:
     """Rotate queries and keys of K tokens, and write keys and values to the slots from `start`.
 
-    parts: (K, 3, H, w) queries, keys and values; queries are scaled. turn: (2, w / 2) cos and sin.
-    keys: (H, w, S); values: (H, S, w).
+    parts: (K, 3, H, w) queries, keys and values; queries are scaled. turn: (2, w / 2) cos and sin,
+    or (2, 0) for no rotation. keys: (H, w, S); values: (H, S, w).
     """
     tokens, _, heads, width = parts.shape
-    half = width // 2
+    half = turn.shape[1]
     scale = np.float32(1.0 / math.sqrt(width))
     for token in range(tokens):
         for head in range(heads):
@@ -512,7 +513,7 @@ def _hide(slot: int, age: int, hidden: Array) -> None:
 def transformer_step(
     obs: Array,
     condition: Array,
-    network: tuple[Array, Array, Array, Array, Array],
+    network: tuple[Array, Array, Array, Array, Array, bool],
     state: tuple[Array, Array, Array],
     clock: int,
     action: Array,
@@ -520,7 +521,7 @@ def transformer_step(
     last: int,
 ) -> None:
     """One control step as `fcnet_step`; for `network` and `state` see the module."""
-    source, weights, coefficients, bounds, frequencies = network
+    source, weights, coefficients, bounds, frequencies, embedding_norm = network
     layers, heads, width, slots = state[0].shape[1:]
     k = len(bounds) - 1
     d = heads * width
@@ -548,7 +549,7 @@ def transformer_step(
         cursor = read_token(source, weights, obs[robot], condition[robot], token)
         for j in range(k):
             cursor = affine(weights, cursor, token[bounds[j] : bounds[j + 1]], x[j])
-            if k > 1:
+            if embedding_norm:
                 cursor = layer_norm(weights, cursor, x[j], x[j])
         for layer in range(layers):
             cursor = _norm_rows(weights, cursor, x, y)

@@ -32,7 +32,6 @@ from gaitforge.learners.models.transformer import (
     CausalNetwork,
     CausalTrunk,
     DecisionTransformer,
-    rotary_frequencies,
 )
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import (
@@ -222,15 +221,18 @@ def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) ->
 def _causal(
     policy: PolicyNetwork, network: CausalNetwork, trunk: CausalTrunk, robots: int
 ) -> CompiledStep:
-    widths = (policy.layout.dim,)
-    parts = list[Tensor]()
     if isinstance(network, DecisionTransformer):
         widths = network.widths
-        norm = network.embedding_norm
-        for linear in (network.embed_action, network.embed_return, network.embed_state):
-            parts += [*_linear(linear), norm.weight, norm.bias]
+        embeddings = [network.embed_action, network.embed_return, network.embed_state]
     else:
-        parts += _linear(network.get_submodule("encoder"))
+        widths = (policy.layout.dim,)
+        embeddings = [network.get_submodule("encoder")]
+    norm = network.get_submodule("embedding_norm")
+    has_norm = isinstance(norm, nn.LayerNorm)
+    parts = list[Tensor]()
+    for embedding in embeddings:
+        parts += _linear(embedding)
+        parts += [norm.weight, norm.bias] if has_norm else []
     for block in trunk.blocks:
         parts += [block.attention_norm.weight, block.attention_norm.bias]
         parts += [*_linear(block.qkv), *_linear(block.out)]
@@ -240,8 +242,10 @@ def _causal(
     source, weights = _source_and_weights(policy, None, parts)
     w = trunk.head_dim
     slots = trunk.context_len * trunk.tokens_per_step
-    frequencies = rotary_frequencies(w, torch.device("cpu"))[w // 2 :].numpy().copy()
-    constants = source, weights, gelu_polynomial(), np.cumsum([0, *widths]), frequencies
+    frequencies = trunk.frequencies(torch.device("cpu"))
+    frequencies = frequencies[len(frequencies) // 2 :].numpy().copy()
+    bounds = np.cumsum([0, *widths])
+    constants = source, weights, gelu_polynomial(), bounds, frequencies, has_norm
     shape = robots, len(trunk.blocks), trunk.last_norm.weight.numel() // w
     state = (
         np.zeros((*shape, w, slots), np.float32),

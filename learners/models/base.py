@@ -80,6 +80,11 @@ class NoPrefix:
     prefix_len: ClassVar[int] = 0
     """Steps before a training window that the network reads by default."""
 
+    @property
+    def receptive_field(self) -> int | None:
+        """Steps before the current one that can change its action; None for all of an episode's."""
+        return None
+
 
 def check_counts(model: str, config: Any, *names: str) -> None:
     """Raise ValueError if one of the fields `names` is not an integer above 0."""
@@ -89,12 +94,16 @@ def check_counts(model: str, config: Any, *names: str) -> None:
             raise ValueError(f"{model} {name} must be a whole number of at least 1, got {value}")
 
 
-def check_rotary_heads(model: str, hidden_dim: int, n_heads: int) -> None:
-    """Raise ValueError unless all heads have the same, even number of channels."""
-    if hidden_dim % (2 * n_heads):
+def check_heads(model: str, hidden_dim: int, n_heads: int, rotary: bool = True) -> None:
+    """Raise ValueError unless all heads have as many channels, an even number if rotary."""
+    if rotary and hidden_dim % (2 * n_heads):
         raise ValueError(
             f"{model} hidden_dim must be a multiple of 2 * n_heads = {2 * n_heads}, "
             f"got {hidden_dim}"
+        )
+    if hidden_dim % n_heads:
+        raise ValueError(
+            f"{model} hidden_dim must be a multiple of n_heads = {n_heads}, got {hidden_dim}"
         )
 
 

@@ -22,6 +22,7 @@ from itertools import chain, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,11 @@ from gaitforge.common.extensions import Registered
 from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.tokens import LAST_ACTION, Slices, TokenLayout
+
+TREE = "tree"
+PAIRS = "pairs"
+MASK_DRAWS = (TREE, PAIRS)
+"""How random masks are drawn, see `EmbodimentGraph.random_mask`."""
 
 
 # Embodiment graphs: body parts, connections, observations and actions.
@@ -130,13 +136,21 @@ class EmbodimentGraph:
         """
         return self._telling_all(self.adjacency())
 
-    def random_mask(self, seed: int) -> Tensor:
+    def random_mask(self, seed: int, draw: str = TREE) -> Tensor:
         """(nodes, nodes) bool: as many allowed pairs as the body's mask, drawn at random.
 
-        Symmetric, with a true diagonal (paper, Appendices E and F.1); a function of the seed. This
-        follows the paper's text. Its published code differs: the mask is asymmetric and inverted,
-        and allows about 95 % of the pairs where the body allows 9 %.
+        Symmetric, with a true diagonal (paper, Appendices E and F.1); a function of the seed and
+        the draw. This follows the paper's text. Its published code differs: the mask is asymmetric
+        and inverted, and allows about 95 % of the pairs where the body allows 9 %.
+
+        Args:
+            draw: "tree": connected, a tree drawn uniformly among those of the nodes that are no
+                wider than the body, so that as many layers join all nodes; and further pairs
+                where the body has more edges than a tree. "pairs": any pairs, which often leave
+                nodes apart that no layer joins.
         """
+        if draw == TREE:
+            return self._telling_all(self._random_tree_mask(seed))
         size = len(self.nodes)
         pairs = torch.tensor(list(combinations(range(size), 2)), device="cpu").view(-1, 2)
         generator = torch.Generator().manual_seed(seed)
@@ -146,6 +160,22 @@ class EmbodimentGraph:
         mask[picked[:, 0], picked[:, 1]] = True
         return self._telling_all(mask | mask.T)
 
+    def _random_tree_mask(self, seed: int) -> Tensor:
+        """(nodes, nodes) bool: a random connected mask of the nodes that see each other."""
+        parts = [k for k in range(len(self.nodes)) if k not in self.told_to_all]
+        rng = np.random.default_rng([_RANDOM_MASK, seed])
+        body = self.adjacency()[parts][:, parts]
+        drawn = _random_tree(len(parts), int(hops_of(body).max()), rng)
+        further = [pair for pair in combinations(range(len(parts)), 2) if not drawn[pair]]
+        count = int(body.sum() - drawn.sum()) // 2
+        for index in rng.permutation(len(further))[:count].tolist():
+            a, b = further[index]
+            drawn[a, b] = drawn[b, a] = True
+        mask = torch.eye(len(self.nodes), dtype=torch.bool, device="cpu")
+        places = torch.tensor(parts, device="cpu")
+        mask[places[:, None], places] = drawn.fill_diagonal_(True)
+        return mask
+
     def _telling_all(self, mask: Tensor) -> Tensor:
         for node in self.told_to_all:
             mask[node] = False
@@ -154,14 +184,58 @@ class EmbodimentGraph:
 
     def hop_distances(self) -> Tensor:
         """(nodes, nodes) int: edges on the shortest path, -1 without a path; on the CPU."""
-        size = len(self.nodes)
-        step = self.adjacency().fill_diagonal_(True).float()
-        distances = torch.full((size, size), -1, device="cpu")
-        reached = torch.eye(size, dtype=step.dtype, device="cpu")
-        for hops in range(size):
-            distances[(reached > 0) & (distances < 0)] = hops
-            reached = (reached @ step > 0).float()
-        return distances
+        return hops_of(self.adjacency())
+
+
+def hops_of(mask: Tensor) -> Tensor:
+    """(nodes, nodes) int: layers of a mask (nodes, nodes) by which row i sees column j; -1 never.
+
+    On the CPU.
+    """
+    size = len(mask)
+    step = mask.cpu().clone().fill_diagonal_(True).float()
+    distances = torch.full((size, size), -1, device="cpu")
+    reached = torch.eye(size, dtype=step.dtype, device="cpu")
+    for hops in range(size):
+        distances[(reached > 0) & (distances < 0)] = hops
+        reached = (reached @ step > 0).float()
+    return distances
+
+
+_MOST_DRAWS = 1000
+_RANDOM_MASK = 0xB07
+
+
+def _random_tree(size: int, widest: int, rng: np.random.Generator) -> Tensor:
+    """(size, size) bool: the edges of a random tree, symmetric.
+
+    Every tree of these nodes whose diameter is at most `widest` is as probable as any other. Where
+    1,000 trees are all wider, it is the narrowest of them.
+    """
+    best = _prufer_tree(rng.integers(size, size=max(0, size - 2)), size)
+    for _ in range(_MOST_DRAWS):
+        if int(hops_of(best).max()) <= widest:
+            break
+        tree = _prufer_tree(rng.integers(size, size=max(0, size - 2)), size)
+        best = min(best, tree, key=lambda each: int(hops_of(each).max()))
+    return best
+
+
+def _prufer_tree(sequence: np.ndarray, size: int) -> Tensor:
+    """(size, size) bool: the edges of the tree that a sequence of size - 2 nodes stands for.
+
+    Every tree has one sequence (Prüfer 1918), so uniform sequences give uniform trees.
+    """
+    edges = torch.zeros(size, size, dtype=torch.bool, device="cpu")
+    degrees = 1 + np.bincount(sequence, minlength=size)
+    for node in sequence.tolist():
+        leaf = int(np.flatnonzero(degrees == 1)[0])
+        edges[leaf, node] = edges[node, leaf] = True
+        degrees[[leaf, node]] -= 1
+    if size > 1:
+        a, b = np.flatnonzero(degrees == 1).tolist()
+        edges[a, b] = edges[b, a] = True
+    return edges
 
 
 # Trees of robots' bodies, from their MJCF.

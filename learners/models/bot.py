@@ -28,13 +28,13 @@ N = B x T steps.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.common.errors import names_allowed
+from gaitforge.common.errors import amount, names_allowed
 from gaitforge.learners.models.base import (
     STACKED,
     HistoryNetwork,
@@ -44,7 +44,16 @@ from gaitforge.learners.models.base import (
     check_memory,
     make_memory,
 )
-from gaitforge.learners.models.bodies import QUADRUPED, EmbodimentGraph, body_view, known_body
+from gaitforge.learners.models.bodies import (
+    MASK_DRAWS,
+    PAIRS,
+    QUADRUPED,
+    TREE,
+    EmbodimentGraph,
+    body_view,
+    hops_of,
+    known_body,
+)
 from gaitforge.learners.models.body_attention import (
     AttentionMask,
     dense_attention,
@@ -196,6 +205,7 @@ class BodyPolicy(HistoryNetwork):
 
 # Body Transformer.
 MASKINGS = ("hard", "mix", "soft", "none", "random", "mix-random")
+RANDOM = ("random", "mix-random")
 
 
 @dataclass(frozen=True)
@@ -212,6 +222,8 @@ class BoTConfig:
             distance, shared by heads and layers; "none", the plain Transformer; "random"
             (BoT-Hard/Random), as "hard" with a random mask of the same sparsity from mask_seed;
             "mix-random" (BoT-Mix/Random), as "mix" with that mask.
+        mask_draw: how a random mask is drawn, see `EmbodimentGraph.random_mask`: "tree", connected;
+            "pairs", as in networks of earlier versions, whose masks were not stored.
         first_hard_layer: the first masked layer of both mixes, 0 or 1. The paper finds 0 better.
         shared_tokenizer: one map for all nodes' observations, and one for their actions, instead
             of one for each node (Appendix F.2).
@@ -230,9 +242,12 @@ class BoTConfig:
     body: str | Mapping[str, Any] = QUADRUPED
     masking: str = "hard"
     mask_seed: int = 0
+    mask_draw: str = TREE
     first_hard_layer: int = 0
     shared_tokenizer: bool = False
     fixed_std: float | None = None
+
+    earlier: ClassVar[Mapping[str, Any]] = {"mask_draw": PAIRS}
 
     def __post_init__(self) -> None:
         sizes = ("embed_dim", "n_heads", "n_layers", "feedforward_dim", "history")
@@ -248,15 +263,23 @@ class BoTConfig:
             raise ValueError(
                 f"no masking {self.masking!r}; {names_allowed(self.masking, MASKINGS)}"
             )
+        if self.mask_draw not in MASK_DRAWS:
+            raise ValueError(
+                f"no mask_draw {self.mask_draw!r}; {names_allowed(self.mask_draw, MASK_DRAWS)}"
+            )
+        if self.masking not in RANDOM:  # no difference: equal networks have equal configs
+            object.__setattr__(self, "mask_draw", TREE)
         if self.first_hard_layer not in (0, 1):
             raise ValueError(f"BoT first_hard_layer must be 0 or 1, got {self.first_hard_layer}")
         if self.fixed_std is not None and not self.fixed_std > 0:
             raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
 
     @property
-    def prefix_len(self) -> int:
-        """Steps before a training window that the network reads."""
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action."""
         return self.history - 1
+
+    prefix_len = receptive_field
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
@@ -336,12 +359,13 @@ class BoT(BodyPolicy):
         self.mask = None
         if config.masking in ("hard", "mix"):
             self.mask = AttentionMask(graph.embodiment_mask())
-        elif config.masking in ("random", "mix-random"):
-            self.mask = AttentionMask(graph.random_mask(config.mask_seed))
+        elif config.masking in RANDOM:
+            self.mask = AttentionMask(graph.random_mask(config.mask_seed, config.mask_draw))
         self.hop_bias = None
         if config.masking == "soft":
             hops = graph.hop_distances()
-            self.hop_bias = nn.Parameter(torch.zeros(int(hops.max()) + 1))
+            # N(0, 1), nn.Embedding's, as in the published code (the class SoftBiasTransformer).
+            self.hop_bias = nn.Parameter(torch.randn(int(hops.max()) + 1))
             self.register_buffer("hop_index", hops, persistent=False)
 
     def layer_masks(self) -> list[AttentionMask | Tensor | None]:
@@ -353,6 +377,29 @@ class BoT(BodyPolicy):
             first_open = 1 - self.config.first_hard_layer
             masks[first_open::2] = [None] * len(masks[first_open::2])
         return masks
+
+    def depth_note(self) -> str:
+        """A line on masks that do not join all parts of the body; empty if all layers do.
+
+        A masked layer passes on what it sees by one edge; a layer without a mask joins all parts.
+        """
+        masks = self.layer_masks()
+        hard = [mask for mask in masks if isinstance(mask, AttentionMask)]
+        if self.mask is None or len(hard) < len(masks):
+            return ""
+        parts = [k for k in range(len(self.graph.nodes)) if k not in self.graph.told_to_all]
+        distances = hops_of(self.mask.bias == 0)[parts][:, parts]
+        apart = (distances < 0) | (distances > len(masks))
+        if not apart.any():
+            return ""
+        advice = ""
+        if (distances >= 0).all():
+            advice = f"; n_layers={int(distances.max())} joins all, masking=mix in any number"
+        return (
+            f"{amount(len(masks), 'masked layer')} on a body that is "
+            f"{int(distances.max())} edges wide: {apart.float().mean():.0%} of the pairs of its "
+            f"parts never tell each other anything{advice}"
+        )
 
     def encode(self, tokens: Tensor) -> Tensor:
         """Actions (..., A) for tokens' inputs (..., F x D)."""
@@ -386,9 +433,11 @@ class BodyMLPConfig:
         check_memory("body MLP", self.history_kind, self.history, self.n_modes)
 
     @property
-    def prefix_len(self) -> int:
-        """Steps before a training window that the network reads."""
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action."""
         return self.history - 1
+
+    prefix_len = receptive_field
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BodyMLP":
         """The network for tokens of `layout`."""

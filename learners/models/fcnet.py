@@ -360,6 +360,11 @@ class FCNetConfig(NoPrefix):
             allowed = ", ".join(CONVOLUTIONS)
             raise ValueError(f"no FCNet convolution {self.convolution!r}; allowed: {allowed}")
 
+    @property
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action: n - 1 more with each layer."""
+        return self.n_layers * (self.context_len - 1)
+
     def build(self, layout: TokenLayout, act_dim: int) -> "FCNet":
         """The network for tokens of `layout`."""
         return FCNet(self, layout.dim, act_dim)

@@ -34,6 +34,11 @@ class MLPConfig(NoPrefix):
     def __post_init__(self) -> None:
         check_counts("MLP", self, "hidden_dim", "n_layers")
 
+    @property
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action: none."""
+        return 0
+
     def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
         """The network for tokens of `layout`."""
         return HistoryMLP(self.hidden_dim, self.n_layers, StackedMemory(1), layout.dim, act_dim)
@@ -57,9 +62,11 @@ class HistoryMLPConfig:
         check_memory("history MLP", self.history_kind, self.context_len, self.n_modes)
 
     @property
-    def prefix_len(self) -> int:
-        """Steps before a training window that the network reads."""
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action."""
         return self.context_len - 1
+
+    prefix_len = receptive_field
 
     def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
         """The network for tokens of `layout`."""

@@ -12,8 +12,14 @@ nn.Module with
     reset_state(state, rows): reset the robots `rows` (indices), in place
 
 Its config has `build` and `prefix_len`, the steps before a training window that the network reads,
-and may have `training`, settings of `TrainConfig` that suit it. A network that reads a fixed number
-of steps is a `base.HistoryNetwork`.
+and may have
+
+    training: settings of `TrainConfig` that suit it
+    receptive_field: the steps before the current one that can change its action; None, as without
+        it, for all of an episode's
+    earlier: what saved settings mean that lack a field
+
+A network that reads a fixed number of steps is a `base.HistoryNetwork`.
 """
 
 from collections.abc import Mapping
@@ -159,8 +165,22 @@ FCNET_TRAINING = {
     "grad_clip": None,
     "normalise_actions": False,
 }
-# Table 6. It tells no betas: the optimiser's are those of its authors.
-TRANSFORMER_TRAINING = FCNET_TRAINING | {"optimiser": "lion", "betas": (0.9, 0.99)}
+# Table 6. It tells no betas: the optimiser's are those of its authors. Gradients of the Transformer
+# are clipped (utils/runner.py of the published code), at 1.0.
+TRANSFORMER_TRAINING = FCNET_TRAINING | {
+    "batch_size": 1024,
+    "optimiser": "lion",
+    "betas": (0.9, 0.99),
+    "grad_clip": 1.0,
+}
+# The Transformer of the published code, see `models.transformer`.
+PUBLISHED_TRANSFORMER = {
+    "n_heads": 8,
+    "positions": "none",
+    "dropout": 0.1,
+    "embedding_norm": True,
+}
+_PUBLISHED_TRANSFORMER = "Transformer over time as in FCNet's code: no positions, dropout"
 # Section 4.1, FCNet/DT/d4rl/convert_pkl_to_memmap.py: return-to-go on the scale of D4RL's score.
 FCNET_D4RL = FCNET_TRAINING | {"batch_size": 128, "objective": "return", "return_zero": None}
 
@@ -191,13 +211,19 @@ def _body_presets(
 
 
 def _matched_body_presets() -> dict[str, ModelPreset]:
-    """BoT's maskings and the body MLP for the Aliengo, with as many parameters as "fcnet"."""
+    """BoT's maskings and the body MLP for the Aliengo, with as many parameters as "fcnet".
+
+    "bot" is BoT-Mix. With hard masks alone there are as many layers as the body's graph is wide, 6:
+    with 3 each leg sees but itself and the trunk.
+    """
     sizes = {"embed_dim": 80, "feedforward_dim": 160, "n_layers": 3, "history": 16}
-    maskings = {"bot-hard": "hard", "bot-mix": "mix", "bot-unmasked": "none"}
+    deep = {"embed_dim": 64, "feedforward_dim": 96, "n_layers": 6, "history": 16, "masking": "hard"}
+    maskings = {"bot": "mix", "bot-mix": "mix", "bot-unmasked": "none"}
     presets = {
         name: ModelPreset("bot", 247_852, sizes | {"masking": masking}, training=BOT_TRAINING)
         for name, masking in maskings.items()
     }
+    presets["bot-hard"] = ModelPreset("bot", 249_356, deep, training=BOT_TRAINING)
     values = {"embed_dim": 24, "feedforward_dim": 256, "history": 16}
     presets["body-mlp"] = ModelPreset("body-mlp", 257_052, values, training=MLP_STEPS)
     # The same with FCNet's sliding modes of 64 steps in place of 16 stacked ones: 16 numbers, too.
@@ -222,12 +248,6 @@ _SHIPPED: dict[str, ModelPreset] = {
     "fcnet-legged": ModelPreset(
         "fcnet", 787_852, {}, training=FCNET_TRAINING | {"batch_size": 1024}
     ),
-    "bot": ModelPreset(
-        "bot",
-        148_940,
-        {"embed_dim": 64, "feedforward_dim": 64, "n_layers": 3, "history": 16},
-        training=BOT_TRAINING,
-    ),
     **_matched_body_presets(),
     "transformer": ModelPreset(
         "transformer", 258_708, {"hidden_dim": 72}, training=ATTENTION_WINDOWS
@@ -236,7 +256,21 @@ _SHIPPED: dict[str, ModelPreset] = {
         "transformer",
         803_980,
         {"hidden_dim": 128},
-        training=TRANSFORMER_TRAINING | {"batch_size": 1024},
+        training=TRANSFORMER_TRAINING,
+    ),
+    "transformer-published": ModelPreset(
+        "transformer",
+        258_852,
+        PUBLISHED_TRANSFORMER | {"hidden_dim": 72},
+        training=ATTENTION_WINDOWS | {"grad_clip": 1.0},
+        about=_PUBLISHED_TRANSFORMER,
+    ),
+    "transformer-published-legged": ModelPreset(
+        "transformer",
+        804_236,
+        PUBLISHED_TRANSFORMER | {"hidden_dim": 128},
+        training=TRANSFORMER_TRAINING,
+        about=_PUBLISHED_TRANSFORMER,
     ),
     "dt": ModelPreset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
     "dt-legged": ModelPreset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
@@ -321,9 +355,19 @@ def spec_from_json(tree: Mapping[str, Any]) -> ModelSpec:
     """Rebuild a spec; ValueError for an unknown kind or setting."""
     name = str(tree.get("kind"))
     try:
-        return ModelSpec(name, config_class(name)(**tree["config"]))
+        config = config_class(name)
+        return ModelSpec(name, config(**{**getattr(config, "earlier", {}), **tree["config"]}))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the saved settings of {name} cannot be read: {error}") from error
+
+
+def depth_note(network: Any) -> str:
+    """A line on masks that do not join all parts of the body that a network is for, or empty.
+
+    See `BoT.depth_note`; networks without one have nothing to say.
+    """
+    inner = getattr(network, "network", network)  # of a bounded one
+    return inner.depth_note() if hasattr(inner, "depth_note") else ""
 
 
 def count_parameters(network: Any) -> int:

@@ -5,6 +5,14 @@ encoder, GPT-2 blocks with banded attention over the last n steps and a linear r
 text of Tan et al. 2024 asks for about as many parameters as FCNet, and the presets follow it. The
 paper's Table 6 repeats FCNet's sizes for this model, modes included, so we do not use it.
 
+Its defaults are a stronger baseline than the paper's: rotary positions and no dropout. The presets
+"transformer-published" follow the paper's code instead (github.com/thkkk/FCNet,
+FCNet/DT/models/decision_transformer_trimmed.py and decision_offline_model.py): no positions at all,
+a LayerNorm on the embedding, dropout of 0.1, which is that of GPT-2's config, and 8 heads.
+Deviations of these presets: attention is banded, as below, where the paper's control clears its
+cache every n steps (`LearnedPolicy`'s `reset_every` does so, too); GELU is exact, GPT-2's is its
+approximation by tanh.
+
 Decision Transformer (DT), Chen et al. 2021, Section 3: return-to-go, state and action are separate
 tokens, each with its own linear embedding. The sequence is R_1, s_1, a_1, R_2, s_2, a_2, ... The
 action is read out at the state's token, which attends to all returns and states up to its own and
@@ -12,22 +20,25 @@ to all earlier actions. Here the tokens of step t are a_(t-1), R_t, s_t: the pap
 one action added before the first step.
 
 As in the DT paper, the tokens of a step share one position, embeddings pass a LayerNorm, and the
-context is counted in steps (n steps, 3 n tokens). Deviations: rotary positions and no dropout, as
-in the trunk below; no tanh on the action, since actions are normalised by mean and std, not to
-[-1, 1]; every layer attends to the last n steps, not to one window of n steps. The layers are the
-config's `trunk`: other networks over the same tokens bring their own.
+context is counted in steps (n steps, 3 n tokens). Deviations: rotary positions and no dropout by
+default, as in the trunk below; no tanh on the action, since actions are normalised by mean and std,
+not to [-1, 1]; every layer attends to the last n steps, not to one window of n steps. The layers
+are the config's `trunk`: other networks over the same tokens bring their own.
 
 `CausalTrunk` is the causal attention trunk of both, with a key-value cache. Its blocks are GPT-2's
 (Radford et al. 2019): pre-norm, biases, GELU, a feed-forward layer of four times the width, a final
-LayerNorm, weights drawn from N(0, 0.02) and residual projections scaled by 1/sqrt(2 L).
+LayerNorm, weights drawn from N(0, 0.02) and residual projections scaled by 1/sqrt(2 L). Dropout is
+where GPT-2 has it: on the embedding, on the attention's weights and on what each half of a block
+adds; it acts in training mode alone, and never in `step`.
 
 Deviations of the trunk from GPT-2 and the Decision Transformer:
-- Positions are rotary, not learned embeddings of absolute time: an episode may be longer than any
-  table of positions, and cached keys would change their positions whenever the oldest step leaves
-  the window. With rotary positions attention depends on the lag only.
+- Positions are rotary or none, not learned embeddings of absolute time: an episode may be longer
+  than any table of positions, and cached keys would change their positions whenever the oldest step
+  leaves the window. With rotary positions attention depends on the lag only. Without positions the
+  causal mask alone tells the order.
 - Attention is banded: in every layer a step attends to that layer's inputs of the last n steps,
   its own included. The cache holds exactly these, so `step` equals `forward` at any time.
-- No dropout, as in every network here.
+- No dropout by default, as in every other network here.
 
 Rotary positions: queries and keys are rotated by their time, so scores depend on the lag only.
 Source: Su et al. 2021, "RoFormer", Section 3.2; Sun et al. 2023, "Retentive Network", use the same
@@ -48,10 +59,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.base import NoPrefix, check_counts, check_rotary_heads
+from gaitforge.common.errors import names_allowed
+from gaitforge.learners.models.base import NoPrefix, check_counts, check_heads
 from gaitforge.learners.tokens import CONDITION, TokenLayout
 
-# Rotary positions.
+# Positions.
+ROTARY = "rotary"
+NO_POSITIONS = "none"
+POSITIONS = (ROTARY, NO_POSITIONS)
 ROTARY_BASE = 10_000.0
 
 
@@ -91,7 +106,7 @@ class AttentionState:
 
     keys, values: (B, H, n * K, w) for each layer, keys already rotated. penalty (B, 1, K, n * K):
     added to the scores, -inf for empty slots. clock (1,) int64: steps so far, shared by all robots,
-    since only lags matter. frequencies (w,): rad per step.
+    since only lags matter. frequencies (w,): rad per step; (0,) without positions.
     """
 
     keys: list[Tensor]
@@ -102,11 +117,12 @@ class AttentionState:
 
 
 class CausalBlock(nn.Module):
-    """x + attention(LN(x)), then x + feed-forward(LN(x))."""
+    """x + attention(LN(x)), then x + feed-forward(LN(x)), with dropout on both sums."""
 
-    def __init__(self, hidden_dim: int, n_heads: int, n_layers: int) -> None:
+    def __init__(self, hidden_dim: int, n_heads: int, n_layers: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.n_heads = n_heads
+        self.dropout = nn.Dropout(dropout)
         self.attention_norm = nn.LayerNorm(hidden_dim)
         self.qkv = nn.Linear(hidden_dim, 3 * hidden_dim)
         self.out = nn.Linear(hidden_dim, hidden_dim)
@@ -119,16 +135,27 @@ class CausalBlock(nn.Module):
             nn.init.normal_(linear.weight, std=std)
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
-        """(B, S, d) -> (B, S, d); with mask None, plain causal attention."""
+    def forward(self, x: Tensor, turn: Rotation | None, mask: Tensor | None) -> Tensor:
+        """(B, S, d) -> (B, S, d); mask None: plain causal attention, turn None: no positions."""
         query, key, value = self._heads(x, turn)
         pooled = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.dropout.p if self.training else 0.0,
+            is_causal=mask is None,
         )
-        return self._finish(x, pooled)
+        x = x + self.dropout(self._projected(pooled))
+        return x + self.dropout(self._fed_forward(x))
 
     def step(
-        self, x: Tensor, turn: Rotation, cache: tuple[Tensor, Tensor], slots: Tensor, mask: Tensor
+        self,
+        x: Tensor,
+        turn: Rotation | None,
+        cache: tuple[Tensor, Tensor],
+        slots: Tensor,
+        mask: Tensor,
     ) -> Tensor:
         """(B, K, d) -> (B, K, d); writes the new keys and values to `slots` of the cache."""
         query, key, value = self._heads(x, turn)
@@ -136,40 +163,51 @@ class CausalBlock(nn.Module):
         keys.index_copy_(2, slots, key)
         values.index_copy_(2, slots, value)
         pooled = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-        return self._finish(x, pooled)
+        x = x + self._projected(pooled)
+        return x + self._fed_forward(x)
 
-    def _heads(self, x: Tensor, turn: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, x: Tensor, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, _ = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.n_heads, -1)
         qkv = qkv.permute(2, 0, 3, 1, 4)
-        query, key = turn(qkv[:2]).unbind(0)
+        query, key = (qkv[:2] if turn is None else turn(qkv[:2])).unbind(0)
         return query, key, qkv[2]
 
-    def _finish(self, x: Tensor, pooled: Tensor) -> Tensor:
-        x = x + self.out(pooled.transpose(1, 2).flatten(2))
-        return x + self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))
+    def _projected(self, pooled: Tensor) -> Tensor:
+        return self.out(pooled.transpose(1, 2).flatten(2))
+
+    def _fed_forward(self, x: Tensor) -> Tensor:
+        return self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))
 
 
 class CausalTrunk(nn.Module):
     """L blocks and a final LayerNorm, for sequences of K tokens per step."""
 
-    def __init__(
-        self, hidden_dim: int, n_heads: int, n_layers: int, context_len: int, tokens_per_step: int
-    ) -> None:
+    def __init__(self, config: "AttentionConfig", tokens_per_step: int) -> None:
         super().__init__()
-        self.head_dim = hidden_dim // n_heads
-        self.context_len = context_len
+        sizes = (config.hidden_dim, config.n_heads, config.n_layers)
+        self.head_dim = config.hidden_dim // config.n_heads
+        self.context_len = config.context_len
         self.tokens_per_step = tokens_per_step
+        self.rotary = config.positions == ROTARY
+        self.dropout = nn.Dropout(config.dropout)
         self.blocks: Any = nn.ModuleList(
-            CausalBlock(hidden_dim, n_heads, n_layers) for _ in range(n_layers)
+            CausalBlock(*sizes, config.dropout) for _ in range(config.n_layers)
         )
-        self.last_norm = nn.LayerNorm(hidden_dim)
+        self.last_norm = nn.LayerNorm(config.hidden_dim)
+
+    def frequencies(self, device: torch.device) -> Tensor:
+        """(w,) rad per step, as `rotary_frequencies`; (0,) without positions."""
+        if self.rotary:
+            return rotary_frequencies(self.head_dim, device)
+        return torch.zeros(0, dtype=torch.float64, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T * K, d) -> (B, T * K, d); the K tokens of a step are adjacent."""
         tokens = torch.arange(x.shape[1], device=x.device)
         steps = tokens // self.tokens_per_step
-        turn = rotation(steps, rotary_frequencies(self.head_dim, x.device), x.dtype)
+        turn = rotation(steps, self.frequencies(x.device), x.dtype) if self.rotary else None
+        x = self.dropout(x)
         mask = None
         if x.shape[1] > self.context_len * self.tokens_per_step:
             recent = steps[:, None] - steps < self.context_len
@@ -189,7 +227,7 @@ class CausalTrunk(nn.Module):
             values=[like.new_zeros(shape) for _ in self.blocks],
             penalty=like.new_full((batch_size, 1, self.tokens_per_step, n_slots), -math.inf),
             clock=torch.zeros(1, dtype=torch.int64, device=like.device),
-            frequencies=rotary_frequencies(self.head_dim, like.device),
+            frequencies=self.frequencies(like.device),
         )
 
     def step(self, x: Tensor, state: AttentionState) -> Tensor:
@@ -198,7 +236,7 @@ class CausalTrunk(nn.Module):
         slots = state.clock % self.context_len * self.tokens_per_step + within
         later = x.new_full((len(within), len(within)), -math.inf).triu(1)
         state.penalty.index_copy_(3, slots, later.expand(len(x), 1, -1, -1))
-        turn = rotation(state.clock, state.frequencies, x.dtype)
+        turn = rotation(state.clock, state.frequencies, x.dtype) if self.rotary else None
         for block, *cache in zip(self.blocks, state.keys, state.values, strict=True):
             x = block.step(x, turn, (cache[0], cache[1]), slots, state.penalty)
         state.penalty.index_fill_(3, slots, 0.0)
@@ -253,42 +291,74 @@ class SingleTokenNetwork(CausalNetwork):
 
     readout = 0  # its one token; exported files have this index
 
-    def __init__(self, config: Any, token_dim: int, act_dim: int) -> None:
-        """`config` has `hidden_dim` and `trunk(tokens_per_step)`."""
+    def __init__(
+        self, config: Any, token_dim: int, act_dim: int, embedding_norm: bool = False
+    ) -> None:
+        """`config` has `hidden_dim` and `trunk(tokens_per_step)`.
+
+        embedding_norm: whether a LayerNorm follows the encoder.
+        """
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(token_dim, config.hidden_dim)
+        self.embedding_norm = nn.LayerNorm(config.hidden_dim) if embedding_norm else nn.Identity()
         self.trunk = config.trunk(tokens_per_step=1)
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
     def embed(self, token: Tensor) -> Tensor:
         """(..., D) -> (..., 1, d)."""
-        return self.encoder(token)[..., None, :]
+        return self.embedding_norm(self.encoder(token))[..., None, :]
 
 
-# The Transformer with one token per step.
 @dataclass(frozen=True)
-class TransformerConfig(NoPrefix):
-    """Sizes; the defaults have about as many parameters as the legged FCNet."""
+class AttentionConfig(NoPrefix):
+    """Settings of a `CausalTrunk`; the sizes have about as many parameters as the legged FCNet.
+
+    positions: "rotary" or "none". dropout: in training, on the embedding, the attention's weights
+    and what each half of a block adds.
+
+    Raises:
+        ValueError: a size below 1, a width that the heads do not divide, unknown positions, or a
+            dropout outside [0, 1).
+    """
 
     title: ClassVar[str] = "Transformer"
     hidden_dim: int = 128
     n_heads: int = 4
     n_layers: int = 4
     context_len: int = 64
+    positions: str = ROTARY
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_counts(self.title, self, "hidden_dim", "n_heads", "n_layers", "context_len")
-        check_rotary_heads(self.title, self.hidden_dim, self.n_heads)
+        if self.positions not in POSITIONS:
+            choices = names_allowed(str(self.positions), POSITIONS)
+            raise ValueError(f"{self.title} has no positions {self.positions!r}; {choices}")
+        check_heads(self.title, self.hidden_dim, self.n_heads, self.positions == ROTARY)
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"{self.title} dropout must be in [0, 1), got {self.dropout}")
+
+    @property
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action: n - 1 more with each layer."""
+        return self.n_layers * (self.context_len - 1)
 
     def trunk(self, tokens_per_step: int) -> CausalTrunk:
         """The layers for sequences of so many tokens per step."""
-        sizes = (self.hidden_dim, self.n_heads, self.n_layers, self.context_len)
-        return CausalTrunk(*sizes, tokens_per_step)
+        return CausalTrunk(self, tokens_per_step)
+
+
+# The Transformer with one token per step.
+@dataclass(frozen=True)
+class TransformerConfig(AttentionConfig):
+    """The trunk's settings, and whether a LayerNorm follows the encoder."""
+
+    embedding_norm: bool = False
 
     def build(self, layout: TokenLayout, act_dim: int) -> CausalNetwork:
         """The network for tokens of `layout`."""
-        return SingleTokenNetwork(self, layout.dim, act_dim)
+        return SingleTokenNetwork(self, layout.dim, act_dim, self.embedding_norm)
 
 
 # The Decision Transformer.
@@ -296,8 +366,8 @@ TOKENS_PER_STEP = 3
 
 
 @dataclass(frozen=True)
-class DecisionTransformerConfig(TransformerConfig):
-    """The Transformer's sizes."""
+class DecisionTransformerConfig(AttentionConfig):
+    """The trunk's settings."""
 
     title: ClassVar[str] = "DT"
 

@@ -285,6 +285,11 @@ def _mix(x: np.ndarray) -> np.ndarray:
 Batch = dict[str, Tensor]
 
 
+def longest_episode(selection: Selection) -> int:
+    """Steps of the longest episode; 0 without any."""
+    return int(selection.lengths.max()) if len(selection) else 0
+
+
 def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: int) -> WindowStream:
     """This rank's share of the windows of a selection.
 
@@ -322,6 +327,23 @@ def on_device(batch: Mapping[str, Tensor], ranks: Ranks) -> Batch:
 def has_bodies(selection: Selection) -> bool:
     """Whether the episodes are stored with the bodies of their robots."""
     return BODY in selection.schema.names("episode")
+
+
+def without_padding(
+    config: TrainConfig, batches: Iterable[Batch], selection: Selection
+) -> Iterator[Batch]:
+    """The stream's batches; with `whole_history` as long as the longest episode at most.
+
+    A row is a piece of one episode, so what follows is padding in every row.
+    """
+    longest = longest_episode(selection)
+    for batch in batches:
+        if config.whole_history:
+            batch = {
+                name: value[:, :longest] if value.ndim > 1 else value
+                for name, value in batch.items()
+            }
+        yield batch
 
 
 def with_bodies(batches: Iterable[Batch], selection: Selection) -> Iterator[Batch]:
@@ -402,7 +424,8 @@ class TrainingBatches:
         """Batches with their positions in words."""
         while True:
             state = self.stream.state_dict()
-            for batch in with_bodies(self.stream, self._selection):
+            batches = without_padding(self._config, self.stream, self._selection)
+            for batch in with_bodies(batches, self._selection):
                 number = state["cursor"] // self._config.batch_size
                 yield f"epoch {state['epoch']}, batch {number}", self._hiding(batch, state["epoch"])
                 state = self.stream.state_dict()

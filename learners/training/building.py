@@ -32,7 +32,7 @@ from gaitforge.learners.checkpoint import (
     read_checkpoint,
 )
 from gaitforge.learners.models.base import BoundedNetwork
-from gaitforge.learners.models.registry import build_network, preset, spec_from_json
+from gaitforge.learners.models.registry import ModelSpec, build_network, preset, spec_from_json
 from gaitforge.learners.policy_network import (
     MIN_STD,
     GaussianSpread,
@@ -102,9 +102,14 @@ def _episodes(rows: Tensor, selection: Selection) -> str:
 
 # A new policy for a selection of episodes.
 def build_policy(
-    config: TrainConfig, selection: Selection, start: Checkpoint | None = None
+    config: TrainConfig,
+    selection: Selection,
+    start: Checkpoint | None = None,
+    spec: ModelSpec | None = None,
 ) -> tuple[PolicyNetwork, dict[str, Any]]:
     """The policy that a training begins with, and its checkpoint card.
+
+    `spec`: of a training that goes on, the network that it has; by default the config's model.
 
     A new one has random weights and the selection's statistics. A Gaussian policy learns its std
     unless the network's config has a `fixed_std`.
@@ -119,14 +124,15 @@ def build_policy(
     NonFiniteError for statistics that are not finite.
     """
     _check_vectors(selection.schema)
+    spec = spec or preset(config.model, config.model_overrides)
     layout, act_dim, shown = _layout(config, selection.schema)
     observed = _statistics("obs", selection, layout)
     acted = _statistics("action", selection, layout)
     if start is None:
-        policy = _new_policy(config, selection, (layout, act_dim, shown), (observed, acted))
+        policy = _new_policy(config, selection, spec, (layout, act_dim, shown), (observed, acted))
         notes = _scale_notes(selection.schema, {"obs": observed, "action": acted})
     else:
-        policy = check_start(config, selection.schema, start)
+        policy = check_start(config, selection.schema, start, spec)
         notes = _cut_notes(config, policy, selection.schema, observed)
         if config.return_scale is not None:
             zero, expert = _return_range(config, selection)
@@ -136,7 +142,6 @@ def build_policy(
     if policy.conditioned:
         policy.label_scale = _joined(policy.label_scale, label_scale(policy, selection))
         notes += return_notes(policy.share(selection.episodes("return")["return"].to_numpy()))
-    spec = preset(config.model, config.model_overrides)
     return policy, policy_card(policy, spec) | {"input_notes": notes}
 
 
@@ -163,6 +168,7 @@ def _layout(config: TrainConfig, schema: Schema) -> Layout:
 def _new_policy(
     config: TrainConfig,
     selection: Selection,
+    spec: ModelSpec,
     placed: Layout,
     statistics: tuple[ChannelStatistics, ChannelStatistics],
 ) -> PolicyNetwork:
@@ -170,7 +176,6 @@ def _new_policy(
     layout, act_dim, shown = placed
     observed, acted = statistics
     objective = OBJECTIVES[config.objective]
-    spec = preset(config.model, config.model_overrides)
     action_normaliser = _normaliser("action", acted)
     if shown is not None:
         seen = _normaliser("obs", observed)
@@ -244,15 +249,19 @@ def start_record(config: TrainConfig) -> dict[str, str]:
     return named | {"sha256": sha256_file(path)}
 
 
-def check_start(config: TrainConfig, schema: Schema, start: Checkpoint) -> PolicyNetwork:
+def check_start(
+    config: TrainConfig, schema: Schema, start: Checkpoint, spec: ModelSpec | None = None
+) -> PolicyNetwork:
     """The policy of a checkpoint, with which a training on data of this schema begins.
+
+    `spec`: of the network that it needs; by default the config's model.
 
     Raises:
         ValueError: it has another network, layout of observations, size of actions, kind of output
             (mean alone, Gaussian, bounded actor of an offline objective) or condition.
     """
     _check_vectors(schema)
-    spec = preset(config.model, config.model_overrides)
+    spec = spec or preset(config.model, config.model_overrides)
     objective = OBJECTIVES[config.objective]
     layout, act_dim, _ = _layout(config, schema)
     fixed = {"fixed_std": getattr(spec.config, "fixed_std", None)}

@@ -27,7 +27,7 @@ OF_POLICY = (
     "own_joint_signs",
 )
 """Settings that a run has, by default, from the one whose weights it begins with."""
-_OF_START = {"start_from": "", "start_checkpoint": "last"}
+_LEFT_OUT = {"start_from": "", "start_checkpoint": "last", "whole_history": False}
 """Settings that records have only where they are not these, as in records of older versions."""
 _LARGEST = 2**31 - 1
 _SHOWN = 60
@@ -61,6 +61,10 @@ class TrainConfig:
         window_len: control steps per window that are learned; a model may see fewer (its
             `context_len`).
         prefix_len: steps before a window that are only read; by default the model's own.
+        whole_history: where no `prefix_len` is given, read all steps before a window that can
+            change its actions, so that every learned step has the history that it has in control:
+            the model's receptive field, and at most the steps of the longest episode before its
+            last one.
         accumulate: number of parts in which a process's batch is computed, to save memory.
         optimiser: "adamw", "adam" or "lion".
         peak_lr, warmup_fraction, schedule: linear warm-up over this fraction of the steps, then
@@ -114,6 +118,7 @@ class TrainConfig:
     batch_size: _Count = 64
     window_len: _Count = 64
     prefix_len: Annotated[int | None, Range(0)] = None
+    whole_history: bool = False
     accumulate: _Count = 1
     optimiser: str = "adamw"
     peak_lr: _AboveZero = 2e-3
@@ -166,14 +171,14 @@ class TrainConfig:
     def recommended(cls, model: str = model, **overrides: Any) -> "TrainConfig":
         """The settings that suit a preset and an objective, with the overrides."""
         suited = dict(model_preset(model).training)
-        if (objective := overrides.get("objective")) in OBJECTIVES:
+        if (objective := str(overrides.get("objective"))) in OBJECTIVES:
             suited |= OBJECTIVES[objective].training
         return cls(**{"model": model, **suited, **overrides})
 
     def to_json(self) -> dict[str, object]:
         """JSON values."""
         tree: dict[str, object] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, default in _OF_START.items():
+        for name, default in _LEFT_OUT.items():
             if tree[name] == default:
                 del tree[name]
         tree |= {"betas": list(self.betas), "values": dict(self.values)}
@@ -189,15 +194,31 @@ class TrainConfig:
         settings = value_settings(self.objective, self.values)
         return settings and settings.over(self.steps)
 
-    def settled(self, recorded: Mapping[str, Any] | None) -> "TrainConfig":
-        """The config with a prefix_len: the recorded run's, or the model's own for a new run."""
+    def settled(
+        self, recorded: Mapping[str, Any] | None, longest: int | None = None
+    ) -> "TrainConfig":
+        """The config with a prefix_len: the recorded run's, or the model's for a new run.
+
+        longest: steps of the longest selected episode, which `whole_history` needs.
+        """
         if self.prefix_len is not None:
             return self
         if recorded is None:
-            prefix_len = preset(self.model, self.model_overrides).config.prefix_len
+            prefix_len = self._prefix_of_model(longest)
         else:
             prefix_len = recorded.get("prefix_len")
         return replace(self, prefix_len=prefix_len)
+
+    def _prefix_of_model(self, longest: int | None) -> int:
+        model = preset(self.model, self.model_overrides).config
+        if not self.whole_history:
+            return model.prefix_len
+        assert longest is not None, "whoever trains knows the episodes"
+        before_last = max(0, longest - 1)
+        # A model of another package may not tell its field: it may see the whole episode.
+        field = getattr(model, "receptive_field", None)
+        reach = before_last if field is None else min(field, before_last)
+        return max(model.prefix_len, reach)
 
     def other_noise(self, recorded: Mapping[str, Any]) -> list[str]:
         """Names of settings that differ from a recorded run's and change the random numbers."""
@@ -216,14 +237,14 @@ class TrainConfig:
 
     def beside(self, recorded: Mapping[str, Any], name: str) -> str:
         """A setting's value in a recorded run and here, in words: "batch_size (64, here 32)"."""
-        theirs = recorded.get(name, TrainConfig().to_json().get(name))
-        mine = self.to_json().get(name)
+        theirs = recorded.get(name, (_LEFT_OUT | TrainConfig().to_json()).get(name))
+        mine = (_LEFT_OUT | self.to_json()).get(name)
         return f"{name} ({shown_value(theirs)}, here {shown_value(mine)})"
 
 
 def shown_value(value: object) -> str:
     """A JSON value in a message, at most about 60 characters of it."""
-    if value is None:
+    if value is None or value == "":
         return "none"
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

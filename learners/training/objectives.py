@@ -107,9 +107,12 @@ def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tu
 
 
 def draws_noise(objective: str, network: nn.Module) -> bool:
-    """Whether a training's loss draws random numbers."""
+    """Whether a training draws random numbers: for its loss, or for the network's dropout."""
+    from gaitforge.common.networks import has_dropout
+
     learner = value_class(objective)
-    return has_own_loss(network) or (learner is not None and learner.draws_noise)
+    of_loss = has_own_loss(network) or (learner is not None and learner.draws_noise)
+    return of_loss or has_dropout(network)
 
 
 def has_own_loss(network: nn.Module) -> bool:

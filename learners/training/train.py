@@ -22,13 +22,14 @@ from gaitforge.common.errors import amount, listed
 from gaitforge.common.extensions import git_revision
 from gaitforge.datasets import Selection
 from gaitforge.learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
-from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.models.registry import count_parameters, depth_note, spec_from_json
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import TokenLayout
 from gaitforge.learners.training.batches import (
     Labels,
     TrainingBatches,
     learned_actions,
+    longest_episode,
     training_fields,
     training_hash,
     with_bodies,
@@ -286,7 +287,10 @@ def _train(
     start = stored  # has the weights of the run that it began with, if it did with any
     if config.start_from and stored is None:
         start = read_start(config)
-    policy, card = build_policy(config, episodes.train, start if config.start_from else None)
+    start = start if config.start_from else None
+    # Sizes of presets may change: a run goes on with the network that it has.
+    spec = spec_from_json(stored.card["model"]) if stored is not None else None
+    policy, card = build_policy(config, episodes.train, start, spec)
     if config.start_from:
         card["start"] = stored.card["start"] if stored else start_record(config)
     card |= {
@@ -307,6 +311,8 @@ def _train(
     if ranks.rank == 0 and policy.obs_normaliser.bound is not None:
         for line in card["input_notes"]:
             say(line)
+    if ranks.rank == 0 and (note := depth_note(policy.network)):
+        say(note)
     if stored is not None and ranks.rank == 0 and draws_noise(config.objective, policy.network):
         for name in config.other_noise(stored.card["train_config"]):
             say(
@@ -345,7 +351,7 @@ def _settled(
 ) -> tuple[TrainConfig, Checkpoint | None]:
     """The settled config, and the checkpoint to resume from; ValueError if it is another run's."""
     if not (run_dir / CHECKPOINT).exists():
-        return config.settled(None), None
+        return config.settled(None, longest_episode(selection)), None
     stored = read_checkpoint(run_dir)
     recorded = stored.card["train_config"]
     config = config.settled(recorded)
@@ -378,7 +384,7 @@ def updates_per_s(config: TrainConfig, selection: Selection) -> float:
     time to first read a large store. Raises ValueError as `train`.
     """
     with torch_threads(config.threads), torch.random.fork_rng():
-        return _measure(config.settled(None), selection)
+        return _measure(config.settled(None, longest_episode(selection)), selection)
 
 
 def _measure(config: TrainConfig, selection: Selection) -> float:

@@ -32,6 +32,7 @@ from gaitforge.learners.training.batches import (
     open_stream,
     with_bodies,
     with_labels,
+    without_padding,
 )
 from gaitforge.learners.training.building import NonFiniteError, blame, build_values, data_fault
 from gaitforge.learners.training.config import TrainConfig
@@ -309,7 +310,8 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():
-            batches = with_labels(with_bodies(stream, held_out), labels)
+            read = without_padding(self.config, stream, held_out)
+            batches = with_labels(with_bodies(read, held_out), labels)
             for number, batch in enumerate(batches, start=1):
                 loss = self.updater.summed_loss(policy, on_device(batch, self.ranks)).double()
                 sums += torch.stack([loss, batch["mask"].sum().to(loss)])

@@ -53,7 +53,8 @@ def result_rows(record: Record) -> list[dict[str, str]]:
     ± is the standard deviation over the seeds; in brackets are 95 % intervals: over the episodes
     for a fraction of the expert's return, over the seeds for a score.
     """
-    rows = [_row(result, len(record["sets"]) > 1) for result in record["results"]]
+    further = tuple(record["plan"].get("evaluations", ()))
+    rows = [_row(result, len(record["sets"]) > 1, further=further) for result in record["results"]]
     if record["expert"] is not None:
         rows.append(_expert_row(record["expert"]))
     for dataset in record["sets"]:
@@ -66,7 +67,9 @@ def result_rows(record: Record) -> list[dict[str, str]]:
     return [{name: row.get(name, DASH) for name in shown} for row in rows]
 
 
-def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
+def _row(
+    result: Record, several: bool, legged: bool = False, further: Sequence[str] = ()
+) -> dict[str, str]:
     legged = legged or result["return_fraction"]["mean"] is not None
     fraction = spread(result["return_fraction"], 3, result["return_fraction_ci95"])
     return {
@@ -77,6 +80,7 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
         "seeds": count(len(result["seeds"])) if len(result["seeds"]) > 1 else "",
         "of the expert's return": fraction if legged else DASH,
         "score": DASH if legged else spread(result["score"], 1, result["score_ci95"]),
+        **_further(result, further, legged),
         "published": published(result["task"], result["set"], result["learner"]),
         "return": spread(result["return"], 2 if legged else 0, result["return_ci95"]),
         "success": spread(result["success"], 3, result["success_ci95"]),
@@ -95,6 +99,19 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
 def _over(measure: Record, divisor: Record) -> str:
     known = None not in (measure["mean"], divisor["mean"])
     return fixed(measure["mean"] / divisor["mean"], 3) if known else DASH
+
+
+def _further(result: Record, names: Sequence[str], legged: bool) -> dict[str, str]:
+    """Scores, or for legged robots shares of the expert's return, of further evaluations."""
+    texts = {}
+    for name in names:
+        score = result["measures"][f"{name} score"]
+        if legged:
+            share = {key: value and value / 100.0 for key, value in score.items()}
+            texts[f"of the expert's return, {words(name)}"] = spread(share, 3)
+        else:
+            texts[f"score, {words(name)}"] = spread(score, 1)
+    return texts
 
 
 def _own(measures: Mapping[str, Record]) -> dict[str, str]:
@@ -144,7 +161,7 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
             "source": verdict["source"],
             "the paper": verdict["numbers"],
             "here": _compared(verdict),
-            "by chance": _chance(verdict["chance"]),
+            "by chance": chance_text(verdict["chance"]),
             "verdict": verdict["verdict"],
         }
         for verdict in record.get("verdicts", ())
@@ -197,7 +214,7 @@ def _verdict_line(group: Sequence[Record]) -> str:
     said = f"{policy(last['ahead'])} ahead of {policy(last['behind'])}"
     where = [words(last[name]) for name in ("set", "measure") if last.get(name)]
     at = "" if last["value"] is None else f"at {last['value']:g} "
-    here = f"{at}{_compared(last)}, p {_chance(last['chance'])}"
+    here = f"{at}{_compared(last)}, p {chance_text(last['chance'])}"
     return f"  {_told(group)}: {'; '.join([said, *where, here])}"
 
 
@@ -218,7 +235,7 @@ def _told(group: Sequence[Record]) -> str:
     return ", ".join(texts)
 
 
-def _chance(value: float | None) -> str:
+def chance_text(value: float | None) -> str:
     """A p-value with two digits after the point, or three of a small one; never 0."""
     if value is None or value >= 0.01:
         return fixed(value)

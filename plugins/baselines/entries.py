@@ -26,6 +26,14 @@ DT_RETNET_LEGGED = ModelPreset(
     "dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return", about=_DT_RETNET
 )
 
+_GRU = "gated recurrent units"
+_LSTM = "long short-term memory"
+
+GRU = ModelPreset("gru", 255_540, {"hidden_dim": 156}, training=ATTENTION_WINDOWS, about=_GRU)
+GRU_LEGGED = ModelPreset("gru", 792_372, {"hidden_dim": 284}, about=_GRU)
+LSTM = ModelPreset("lstm", 249_756, {"hidden_dim": 132}, training=ATTENTION_WINDOWS, about=_LSTM)
+LSTM_LEGGED = ModelPreset("lstm", 789_596, {"hidden_dim": 244}, about=_LSTM)
+
 
 def _flow(parameters: int, **values: int) -> ModelPreset:
     steps = f", steps={values['steps']}" if "steps" in values else ""

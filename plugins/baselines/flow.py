@@ -76,9 +76,14 @@ class FlowConfig:
             raise ValueError(f"flow temperature must be at least 0, got {self.temperature}")
 
     @property
+    def receptive_field(self) -> int:
+        """Steps before the current one that can change its action."""
+        return self.context_len - 1
+
+    @property
     def prefix_len(self) -> int:
         """Steps before a training window that the network reads: a history and then a chunk."""
-        return self.context_len - 1 + self.chunk - 1
+        return self.receptive_field + self.chunk - 1
 
     def build(self, layout: TokenLayout, act_dim: int) -> "FlowPolicy":
         """The network for tokens of `layout`."""

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.base import NoPrefix, check_counts, check_rotary_heads
+from gaitforge.learners.models.base import NoPrefix, check_counts, check_heads
 from gaitforge.learners.models.transformer import (
     CausalNetwork,
     DecisionTransformer,
@@ -54,7 +54,7 @@ class RetNetConfig(NoPrefix):
 
     def __post_init__(self) -> None:
         check_counts(self.title, self, "hidden_dim", "n_heads", "n_layers")
-        check_rotary_heads(self.title, self.hidden_dim, self.n_heads)
+        check_heads(self.title, self.hidden_dim, self.n_heads)
 
     def trunk(self, tokens_per_step: int) -> "RetentionTrunk":
         """The layers for sequences of so many tokens per step."""

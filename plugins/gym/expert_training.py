@@ -94,6 +94,8 @@ def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEv
                 )
                 show(row["steps"], note)
 
-            networks = partial(TaskNetworks, plan, plan.name, config.model, config.model_overrides)
+            networks = partial(
+                TaskNetworks, plan, plan.name, reporter.say, config.model, config.model_overrides
+            )
             policy = train_gym_ppo(config, out, report, networks)
         return evaluate_policy(run_source(policy), plan, reporter, policy / EVALUATION)

@@ -22,19 +22,29 @@ REINFORCEMENT = _kind("reinforcement", "ReinforcementPlan")
 ROBUSTNESS = _kind("robustness", "RobustnessPlan")
 
 FCNET_DATA_SIZE = Preset(
-    f"{_PRESETS}:fcnet_data_size", "FCNet's Figure 4: over the data", 0.8, full=True
+    f"{_PRESETS}:fcnet_data_size", "FCNet's Figure 4: over the data", 1.3, full=True
 )
+FCNET_CLEAN = Preset(f"{_PRESETS}:fcnet_clean", "FCNet's Figure 4 on data of legged-clean-6m", 1.0)
 FCNET_RECIPES = Preset(
     f"{_PRESETS}:fcnet_recipes",
     "FCNet's Tables 5 to 7: published sizes and recipes",
+    1.3,
+    full=True,
+)
+FCNET_SIZES = Preset(
+    f"{_PRESETS}:fcnet_sizes", "FCNet's Figure 8: over the parameters", 1.3, full=True
+)
+FCNET_CONTEXT = Preset(
+    f"{_PRESETS}:fcnet_context", "FCNet's Figure 9: over the context", 1.4, full=True
+)
+D4RL_VALUES = Preset(
+    f"{_PRESETS}:d4rl_values",
+    "FCNet's Table 2: methods that learn values, with 10,000 updates",
     0.9,
     full=True,
 )
-FCNET_SIZES = Preset(f"{_PRESETS}:fcnet_sizes", "FCNet's Figure 8: over the width", 0.8, full=True)
-FCNET_CONTEXT = Preset(
-    f"{_PRESETS}:fcnet_context", "FCNet's Figure 9: over the context", 0.9, full=True
-)
 BOT_MASKS = Preset(f"{_PRESETS}:bot_masks", "BoT's Figure 9a: masks, tokenizers and positions", 0.9)
+BOT_DEPTH = Preset(f"{_PRESETS}:bot_depth", "BoT's Figure 9b on a quadruped: over the layers", 1.2)
 ADROIT = Preset(f"{_PRESETS}:adroit", "FCNet's Table 3: the Adroit hand's sets", 1.1, full=True)
 ADROIT_DEMONSTRATIONS = Preset(
     f"{_PRESETS}:adroit_demonstrations",
@@ -59,7 +69,7 @@ BODIES = Preset(
 )
 BOT_RL = Preset(
     f"{_PRESETS}:bot_rl",
-    "BoT's Figures 5, 10 and 11: six networks trained by PPO",
+    "BoT's Figures 5, 10 and 11: eight networks trained by PPO",
     20.0,
     full=True,
 )
@@ -72,7 +82,7 @@ FCNET_SPECTRA = Preset(
 FCNET_LATENCY = Preset(
     f"{_PRESETS}:fcnet_latency",
     "FCNet's Figure 6 and Table 1: control and training steps",
-    0.05,
+    0.15,
     full=True,
 )
 BOT_ATTENTION = Preset(

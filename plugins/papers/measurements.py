@@ -121,7 +121,9 @@ class MeasurementPlan(StagedPlan):
             title = _title(name, point)
             stores = self.stores if measure.reads_stores else ()
             hashes = [open_store(store).info().hash for store in stores]
-            settings = {k: v for k, v in to_tree(measure).items() if k not in measure.axes}
+            settings = {
+                k: v for k, v in to_tree(measure).items() if k not in measure.axes and v != {}
+            }
             key = digest([name, settings, point, self.repeats, self.threads, stores, hashes])
             path = _path(out, name, point)
             run = partial(_measure, self, name, point, path)

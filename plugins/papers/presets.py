@@ -1,12 +1,20 @@
 """Presets of the papers' figures and tables, each with the statements that it is held against."""
 
+from dataclasses import replace
 from typing import Any
 
 from gaitforge.collectors.experts.expert import shipped_experts
 from gaitforge.collectors.robots.robot import list_robots
+from gaitforge.flows.experiments.evaluations import CONTEXT, Evaluations
 from gaitforge.flows.experiments.plan import Experiment, Learners, Published, Settings, statements
 from gaitforge.flows.stages.train import SelectPlan
-from gaitforge.pipeline.presets.experiments import ALL_CELLS, GRID_EPISODES
+from gaitforge.learners.models.fcnet import paper_modes
+from gaitforge.pipeline.presets.experiments import (
+    ALL_CELLS,
+    D4RL_EVALUATIONS,
+    D4RL_MEASURE,
+    GRID_EPISODES,
+)
 from gaitforge.plugins.papers.measurements import MeasurementPlan
 from gaitforge.plugins.papers.measures.attention import (
     COMPILED,
@@ -14,19 +22,34 @@ from gaitforge.plugins.papers.measures.attention import (
     NUMPY_MASKED,
     TORCH_DENSE,
 )
-from gaitforge.plugins.papers.measures.control_steps import RUNTIMES
+from gaitforge.plugins.papers.measures.control_steps import RUNTIMES, ControlStep
 from gaitforge.plugins.papers.measures.spectra import LOWEST, OTHERS
-from gaitforge.plugins.papers.reinforcement import ReinforcementPlan
+from gaitforge.plugins.papers.reinforcement import AREA, ReinforcementPlan
 
-# The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
-# the weight of the speed, noise carries a robot whose mean action stands.
+# Rewards per second of the published A1 (github.com/carlosferrazza/BodyTransformer, a1_walk/
+# legged_gym/legged_gym/envs/a1/a1_field_config.py), and legged_gym's episodes of 20 s. Deviations:
+# the bell of the speed is half as wide, speeds are along the heading, and air time of the feet and
+# torques beyond their limits, 2.0 and -0.2 there, have no term here.
+_A1_EPISODES: Settings = {
+    "episode_s": 20.0,
+    "rewards": {
+        "track_linear_velocity": 2.0,
+        "track_yaw_rate": 0.05,
+        "speed_error": -2.0,
+        "alive": 2.0,
+        "power": -2e-5,
+        "joint_limits": -0.1,
+    },
+}
+# The adaptive rate of the experts' trainings falls too far for few robots. Without the filter,
+# noise carries a robot whose mean action stands.
 _A1_WALK: Settings = {
+    **_A1_EPISODES,
     "robot": "a1",
     "terrains": ("rough",),
     "skills": ("walk",),
     "robots": 256,
     "steps": 2_000_000,
-    "tracking_weight": 3.0,
     "entropy": 0.0,
     "target_kl": 0.02,
     "action_filter_hz": 5.0,
@@ -34,48 +57,99 @@ _A1_WALK: Settings = {
     "learning_rate": 3e-4,
 }
 _A1_WALK_EVALUATION: Settings = {
+    **_A1_EPISODES,
     "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
     "threads": 1,
 }
-# Sferrazza et al. 2024, Figure 12c: 2,048 environments, batches of 8,192; the MLP's last layers.
-_FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000, "device": "cuda"}
-_FULL_A1: Settings = {**_A1_WALK, **_FULL, "robots": 2048, "sim": "mujoco_warp"}
+# Sferrazza et al. 2024, Figure 12c: 2,048 environments and batches of 8,192. The published code
+# (github.com/carlosferrazza/BodyTransformer) has 10,000 updates: of 32 steps for the humanoids
+# (reinforcement_learning/IsaacGymEnvs/isaacgymenvs/launch.py; the horizon is IsaacGymEnvs' own), of
+# legged_gym's 24 for 4,096 A1s (a1_walk/legged_gym/legged_gym/envs/a1/a1_field_config.py).
+_FULL_HUMANOID: Settings = {
+    "environments": 2048,
+    "horizon": 32,
+    "mini_batches": 8,
+    "steps": 10_000 * 32 * 2048,
+    "device": "cuda",
+}
+_FULL_A1: Settings = {
+    **_A1_WALK,
+    "sim": "mujoco_warp",
+    "robots": 4096,
+    "horizon": 24,
+    "mini_batches": 12,
+    "steps": 10_000 * 24 * 4096,
+    "device": "cuda",
+}
+# The paper's MLP: 699,467 parameters in actor, critic and std of its humanoid (Figure 12c).
+_PAPER_MLP: Settings = {"embed_dim": 64, "feedforward_dim": 150}
+_HILL = "humanoid-hill"
+_HILL_LAYERS = 12
+"""Of the Transformers on the hills, in launch.py."""
+_EARLIER = {"initial_weights": "torch"}
+
+
+def _bot_rl_learners(full: bool) -> dict[str, dict[str, Any]]:
+    """Networks of the paper's Figures 5, 10 and 11, and BoT-Mix with PyTorch's initial weights."""
+    layers, width = (10, 64) if full else (3, 32)
+    sizes = {
+        "n_layers": layers,
+        "embed_dim": width,
+        "feedforward_dim": 2 * width,
+        "n_heads": 2,
+        "positional_embedding": True,
+    }
+    mlp = {"hidden_dim": 390, "n_layers": 3} if full else {"hidden_dim": 128, "n_layers": 2}
+    maskings = {
+        "transformer": "none",
+        "bot-hard": "hard",
+        "bot-mix": "mix",
+        "bot-mix-random": "mix-random",
+    }
+    bots: dict[str, dict[str, Any]] = {
+        name: {"model": "bot", "model_overrides": {**sizes, "masking": masking}}
+        for name, masking in maskings.items()
+    }
+    mix = bots["bot-mix"]["model_overrides"]
+    return {
+        "mlp": {"model_overrides": mlp},
+        "body-mlp": {"model_overrides": _PAPER_MLP},
+        **bots,
+        "bot-shared": {"model": "bot", "model_overrides": {**mix, "shared_tokenizer": True}},
+        "bot-mix-torch": {**bots["bot-mix"], **_EARLIER},
+    }
 
 
 def bot_rl(full: bool = False) -> ReinforcementPlan:
     """The Body Transformer paper's Figures 5, 10 and 11: about 30,000 parameters each, 2 tasks.
 
+    Its MLP, `body-mlp`, has the paper's size at once: ten times as many parameters.
+
     Args:
-        full: the paper's size instead, 690,000 in actor and critic, its four tasks and five seeds,
-            for a GPU. Deviation: the CPU steps the humanoids; the paper tells no number of steps.
+        full: the paper's sizes and steps instead, 690,000 in actor and critic, its four tasks and
+            five seeds, for a GPU. Deviation: the CPU steps the humanoids.
     """
-    layers, width = (10, 64) if full else (3, 32)
-    bot = {"n_layers": layers, "embed_dim": width, "feedforward_dim": 2 * width, "n_heads": 2}
-    bot["positional_embedding"] = True
-    kinds = {"none": "transformer", "hard": "bot-hard", "mix": "bot-mix"}
-    kinds |= {"mix-random": "bot-mix-random"}
-    mlp = {"hidden_dim": 390, "n_layers": 3} if full else {"hidden_dim": 128, "n_layers": 2}
-    learners: Learners = {
-        "mlp": {"model_overrides": mlp},
-        **{
-            name: {"model": "bot", "model_overrides": {**bot, "masking": masking}}
-            for masking, name in kinds.items()
-        },
-        "bot-shared": {
-            "model": "bot",
-            "model_overrides": {**bot, "masking": "mix", "shared_tokenizer": True},
-        },
+    learners = _bot_rl_learners(full)
+    names = ("mod", "board", "hill") if full else ("mod",)
+    settings = _FULL_HUMANOID if full else {"steps": 2_000_000, "target_kl": 0.03}
+    humanoids = {f"humanoid-{n}": {"env": f"Humanoid-{n.title()}-v0", **settings} for n in names}
+    deeper = {
+        name: {"model_overrides": {**learner["model_overrides"], "n_layers": _HILL_LAYERS}}
+        for name, learner in learners.items()
+        if learner.get("model") == "bot"
     }
-    names = ("Mod", "Board", "Hill") if full else ("Mod",)
-    settings = {**_FULL, "environments": 2048} if full else {"steps": 2_000_000, "target_kl": 0.03}
-    humanoids = {f"humanoid-{n.lower()}": {"env": f"Humanoid-{n}-v0", **settings} for n in names}
+    ahead = {"body-mlp": "", "transformer": ""}
     return ReinforcementPlan(
         learners,
         tasks={"a1-walk": _FULL_A1 if full else _A1_WALK, **humanoids},
         evaluate={"a1-walk": _A1_WALK_EVALUATION},
+        exceptions={_HILL: deeper} if full else {},
         seeds=tuple(range(5 if full else 3)),
+        initial_weights="normal",
         published=(
-            *statements("bot-mix", {"mlp": "", "transformer": ""}, "BoT, Figure 5"),
+            *statements("bot-mix", ahead, "BoT, Figure 5"),
+            *statements("bot-mix", ahead, "BoT, Figure 5: sample efficiency", AREA),
+            *statements("bot-mix", {"bot-mix-torch": ""}, "BoT's code: initial weights", AREA),
             *statements("bot-mix", {"bot-mix-random": ""}, "BoT, Figure 10"),
             *statements("bot-mix", {"bot-shared": ""}, "BoT, Figure 11"),
         ),
@@ -83,81 +157,202 @@ def bot_rl(full: bool = False) -> ReinforcementPlan:
     )
 
 
+# The published code clears FCNet's memory and the Transformer's cache every n control steps, n the
+# context (github.com/thkkk/FCNet, play_sub.py); in the first evaluation memories slide instead.
+_CLEARED = "cleared"
+_BOTH_WAYS: Evaluations = {_CLEARED: {"reset_every": CONTEXT}}
+_PUBLISHED = "transformer-published"
+_STRONGER = "transformer"
+
+
+def _ahead(source: str, number: str = "", fcnet: str = "fcnet") -> tuple[Published, ...]:
+    """FCNet ahead of both Transformers, with memories cleared, as in the paper, and sliding.
+
+    Args:
+        source: of the paper's statement, which is about its own Transformer; number: the paper's.
+    """
+    legged = fcnet.removeprefix("fcnet")
+    paper, ours = {f"{_PUBLISHED}{legged}": number}, {f"{_STRONGER}{legged}": ""}
+    return tuple(
+        statement
+        for measure in (f"{_CLEARED} score", "")
+        for statement in (
+            *statements(fcnet, paper, source, measure),
+            *statements(fcnet, ours, f"{source}, with a stronger Transformer", measure),
+        )
+    )
+
+
+def _transformers(**settings: Any) -> dict[str, Any]:
+    """The paper's Transformer and ours, which has rotary positions and no dropout."""
+    return dict.fromkeys((_PUBLISHED, _STRONGER), settings)
+
+
 def fcnet_data_size(full: bool = False) -> Experiment:
     """FCNet's Figure 4 on nested parts of one store, of 6 million steps or (`full`) of 60."""
     shares = (0.0075, 0.0317, 0.1, 0.333, 1.0) if full else (0.075, 0.317, 1.0)
-    numbers = {"transformer": "at 60 million steps 10.060 of the expert's 10.589 (Table 7)"}
     return Experiment(
-        {"fcnet": {}, "transformer": {}},
+        {"fcnet": {}, **_transformers()},
         seeds=(0, 1, 2),
         settings={"split_seed": 0, "steps": 20_000 if full else 3000},
         vary={"data": shares},
         evaluate={**ALL_CELLS, "episodes": 75 if full else GRID_EPISODES},
-        published=statements("fcnet", numbers, "FCNet, Figure 4"),
+        evaluations=_BOTH_WAYS,
+        published=_ahead(
+            "FCNet, Figure 4", "at 60 million steps 10.060 of the expert's 10.589 (Table 7)"
+        ),
     )
 
 
+def fcnet_clean() -> Experiment:
+    """FCNet's Figure 4 after 1.9 and 6 million steps of data as the paper describes them.
+
+    For a store of `legged-clean-6m`; policies are scored under commands that change, too.
+    """
+    plan = fcnet_data_size()
+    return replace(plan, vary={"data": (0.317, 1.0)})
+
+
 def fcnet_recipes(full: bool = False) -> Experiment:
-    """FCNet's Tables 5 to 7: the published sizes and recipes; the Transformer with AdamW, too.
+    """FCNet's Tables 5 to 7: the published sizes and recipes; our Transformer with AdamW, too.
 
     Batches of 128 windows for 600 updates, or (`full`) of 1,024 for 50 epochs of 60 million steps.
     """
     name = "transformer-adamw"
     adamw = {"model": "transformer-legged", "optimiser": "adamw", "peak_lr": 1e-3}
     few = {"steps": 600, "batch_size": 128}
-    numbers = {"transformer-legged": "10.060 of the expert's 10.589; no number", name: ""}
+    learners: Learners = {
+        "fcnet-legged": {},
+        "transformer-published-legged": {},
+        "transformer-legged": {},
+        name: adamw,
+    }
+    with_adamw = "FCNet, Table 7, with a stronger Transformer and AdamW"
     return Experiment(
-        {"fcnet-legged": {}, "transformer-legged": {}, name: adamw},
+        learners,
         seeds=(0, 1, 2),
         settings={"split_seed": 0, **({"steps": 46_000} if full else few)},
         tested=True,
         evaluate=ALL_CELLS,
-        published=statements("fcnet-legged", numbers, "FCNet, Table 7"),
+        evaluations=_BOTH_WAYS,
+        published=(
+            *_ahead("FCNet, Table 7", "10.060 of the expert's 10.589; no number", "fcnet-legged"),
+            *statements("fcnet-legged", {name: ""}, with_adamw, f"{_CLEARED} score"),
+            *statements("fcnet-legged", {name: ""}, with_adamw),
+        ),
     )
 
 
+# Thousands of parameters -> layers, FCNet's width, and that of both Transformers; on legged data
+# the three have as many parameters within 1 %.
+_SIZES = {
+    54: (4, 41, 32),
+    117: (4, 75, 48),
+    257: (4, 128, 72),
+    803: (4, 262, 128),
+    2610: (4, 514, 232),
+    5210: (8, 518, 232),
+}
+
+
 def fcnet_sizes(full: bool = False) -> Experiment:
-    """FCNet's Figure 8: widths, with the loss on held-out episodes of Table 7."""
-    widths = (64, 128, 256, 512) if full else (32, 64, 128, 256)
+    """FCNet's Figure 8: over the parameters, with the loss on held-out episodes of Table 7.
+
+    Layers and widths change with them, as in the paper; learning rates do not.
+    """
+    points: dict[str, Learners] = {}
+    for thousands in (257, 803, 2610, 5210) if full else (54, 117, 257, 803):
+        layers, width, attention_width = _SIZES[thousands]
+        fcnet = {"n_layers": layers, "hidden_dim": width}
+        attention = {"n_layers": layers, "hidden_dim": attention_width}
+        points[str(thousands)] = {
+            "fcnet": {"model_overrides": fcnet},
+            **_transformers(model_overrides=attention),
+        }
     return Experiment(
-        {"fcnet": {}, "transformer": {}},
+        {"fcnet": {}, **_transformers()},
         seeds=(0, 1, 2),
         settings={"split_seed": 0, "steps": 20_000 if full else 2000},
         tested=True,
-        vary={"model_overrides.hidden_dim": widths},
+        vary={"thousand_parameters": points},
         evaluate=ALL_CELLS,
-        published=statements("fcnet", {"transformer": ""}, "FCNet, Figure 8"),
+        evaluations=_BOTH_WAYS,
+        published=_ahead("FCNet, Figure 8"),
     )
 
 
 def fcnet_context(full: bool = False) -> Experiment:
-    """FCNet's Figure 9: lengths of the context; as many modes as the shortest one has."""
+    """FCNet's Figure 9: windows as long as the context, and modes by the paper's Section 4.3.
+
+    Every update reads as many steps, so that all contexts have as much data in all: the paper
+    trains for as many epochs.
+    """
+    steps_a_batch = 24 * 64
+    points: dict[str, Learners] = {}
+    for length in (8, 16, 32, 64, 128):
+        windows = {"window_len": length, "batch_size": steps_a_batch // length}
+        modes = {"context_len": length, "n_modes": paper_modes(length)}
+        points[str(length)] = {
+            "fcnet": {**windows, "model_overrides": modes},
+            **_transformers(**windows, model_overrides={"context_len": length}),
+        }
     return Experiment(
-        {"fcnet": {"model_overrides": {"n_modes": 5}}, "transformer": {}},
+        {"fcnet": {}, **_transformers()},
         seeds=(0, 1, 2),
         settings={"split_seed": 0, "steps": 20_000 if full else 2000},
-        vary={"model_overrides.context_len": (8, 16, 32, 64, 128)},
+        vary={"context": points},
         evaluate=ALL_CELLS,
-        published=statements("fcnet", {"transformer": ""}, "FCNet, Figure 9"),
+        evaluations=_BOTH_WAYS,
+        published=_ahead("FCNet, Figure 9"),
+    )
+
+
+def d4rl_values(full: bool = False) -> Experiment:
+    """FCNet's Table 2 beside methods that learn values, on one set of each task.
+
+    They have 10,000 updates, or (`full`) the papers' million; in the preset `d4rl` they have fewer,
+    which tells nothing about them.
+    """
+    updates = 1_000_000 if full else 10_000
+    valued = {**_MLP, "batch_size": 256, "steps": updates}
+    numbers = {
+        "cql": "103.5 and 90.7, means of three tasks",
+        "bear": "103.5 and 63.3, means of three tasks",
+        "brac-v": "103.5 and 41.4, means of three tasks",
+    }
+    return Experiment(
+        {
+            "fcnet": {"objective": "return", "steps": 1000},
+            **{name: {**valued, "objective": name} for name in numbers},
+        },
+        seeds=(0, 1, 2),
+        select=SelectPlan(where="terminated or truncated"),
+        sets={"medium-expert": "quality in ('medium', 'expert')"},
+        settings={"split_seed": 0},
+        targets=(1.0,),
+        evaluations=D4RL_EVALUATIONS,
+        published=statements("fcnet", numbers, "FCNet, Table 2", D4RL_MEASURE),
     )
 
 
 def bot_masks() -> Experiment:
     """BoT's Figure 9a where there is data: masks of the quadruped's body.
 
-    Equal updates, which cost them about the same; a time measured first varies with the machine.
+    All have the sizes of `bot-hard`, whose 6 layers are as many as the body's graph is wide. Random
+    masks are trees no wider than that. Equal updates, which cost them about the same; a time
+    measured first varies with the machine.
     """
     maskings = {"bot-hard": "hard", "bot-mix": "mix", "bot-soft": "soft", "bot-random": "random",
                 "bot-mix-random": "mix-random", "bot-unmasked": "none"}  # fmt: skip
     learners: dict[str, Any] = {
-        name: {"model": "bot-mix", "model_overrides": {"masking": masking}}
+        name: {"model": "bot-hard", "model_overrides": {"masking": masking}}
         for name, masking in maskings.items()
     }
     position = {"masking": "mix", "positional_embedding": True}
     # Without positions a shared tokenizer gives all legs the same action for the same observation.
     further = {"bot-position": position, "bot-shared": {**position, "shared_tokenizer": True}}
     for name, overrides in further.items():
-        learners[name] = {"model": "bot-mix", "model_overrides": overrides}
+        learners[name] = {"model": "bot-hard", "model_overrides": overrides}
     behind = dict.fromkeys(("bot-mix", "bot-soft", "bot-random", "bot-unmasked"), "")
     return Experiment(
         learners,
@@ -165,6 +360,22 @@ def bot_masks() -> Experiment:
         settings={"split_seed": 0, "ema_decay": 0.995, "steps": 1500},
         evaluate=ALL_CELLS,
         published=statements("bot-hard", behind, "BoT, Figure 9a (MoCapAct)"),
+    )
+
+
+def bot_depth() -> Experiment:
+    """BoT's Figure 9b on a quadruped: over the layers; the body's graph is 6 edges wide."""
+    maskings = {"bot-hard": "hard", "bot-mix": "mix", "bot-unmasked": "none"}
+    return Experiment(
+        {
+            name: {"model": "bot-hard", "model_overrides": {"masking": masking}}
+            for name, masking in maskings.items()
+        },
+        seeds=(0, 1, 2),
+        settings={"split_seed": 0, "ema_decay": 0.995, "steps": 800},
+        vary={"model_overrides.n_layers": (2, 3, 4, 6, 8)},
+        evaluate=ALL_CELLS,
+        published=statements("bot-hard", {"bot-unmasked": ""}, "BoT, Figures 3a and 9b (MoCapAct)"),
     )
 
 
@@ -370,7 +581,7 @@ def bodies() -> Experiment:
             "transformer": {},
             "own-signs": own_signs,
             "fcnet": {},
-            "bot": {"model_overrides": {"embed_dim": 72}},
+            "bot": {"model_overrides": {"embed_dim": 64, "feedforward_dim": 144}},
         },
         seeds=(0, 1, 2),
         settings={"split_seed": 0, "steps": 3000, "equal_shares": "robot"},
@@ -398,26 +609,44 @@ def fcnet_spectra(stores: tuple[str, ...] = ()) -> MeasurementPlan:
     )
 
 
+# Tan et al. 2024, appendix C.4: what both networks have along the other axes.
+_FIGURE_6_SIZES = {"n_layers": 4, "hidden_dim": 256, "context_len": 64}
+
+
 def fcnet_latency(full: bool = False) -> MeasurementPlan:
-    """FCNet's Figure 6 and Table 1: control steps and training steps over the sizes."""
-    control = {
-        "n_layers": (2, 4, 8, 16, 32),
-        "hidden_dim": (64, 128, 256, 512, 1024, 2048),
-        "context_len": (16, 32, 64, 128, 256, 512),
+    """FCNet's Figure 6 and Table 1: control steps and training steps over the sizes.
+
+    Along an axis FCNet and both Transformers have the paper's sizes: a width of 256 each.
+    """
+    control: dict[str, Any] = {
+        "networks": (*ControlStep.networks, "transformer-published-legged"),
+        "scaled": ("fcnet-legged", "transformer-published-legged", "transformer-legged"),
+        "sizes": _FIGURE_6_SIZES,
+        "n_layers": (2, 8, 32),
     }
+    if full:
+        control |= {
+            "n_layers": (2, 4, 8, 16, 32),
+            "hidden_dim": (64, 128, 256, 512, 1024, 2048),
+            "context_len": (16, 32, 64, 128, 256, 512),
+        }
     training = {"context_len": (64, 128, 256, 512, 1024), "batch_size": 128}
     fcnet = "fcnet-legged"
-    baseline = "transformer-legged"
+    baseline = "transformer-published-legged"
+    stronger = "transformer-legged"
     return MeasurementPlan(
         {
-            "control-step": control if full else {},
+            "control-step": control,
             "train-step": training if full else {},
             "train-memory": training if full else {},
         },
         published=(
             *(Published(f"{fcnet} {runtime}", f"{baseline} {runtime}", "FCNet, Figure 6", _FIGURE_6)
               for runtime in RUNTIMES),
-            Published(fcnet, baseline, "FCNet, Table 1", _TABLE_1),
+            *(Published(f"{fcnet} {runtime}", f"{stronger} {runtime}",
+                        "FCNet, Figure 6, with a stronger Transformer")
+              for runtime in RUNTIMES),
+            Published(fcnet, stronger, "FCNet, Table 1", _TABLE_1),
         ),
         title="FCNet, Figure 6 and Table 1: control and training steps",
     )  # fmt: skip

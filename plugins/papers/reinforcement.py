@@ -4,7 +4,7 @@ plan.json, train/<run>/, evaluate/<run>.json, summary.json, report.html
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,14 @@ import numpy as np
 from gaitforge.collectors.training_folder import POLICY
 from gaitforge.common.history import HISTORY, read_history
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
-from gaitforge.flows.experiments.plan import Published, Settings, check_apart, check_name, verdicts
+from gaitforge.flows.experiments.plan import (
+    Learners,
+    Published,
+    Settings,
+    check_apart,
+    check_name,
+    verdicts,
+)
 from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.experiments.summary import needed
 from gaitforge.flows.intervals import mean, mean_and_std, ratio, stratified_interval
@@ -38,8 +45,13 @@ _OF_EVALUATIONS = ("threads",)
 """Values of the command line that all trainings, and all evaluations, get."""
 _POINTS = 60
 """Most points of a run's learning curve."""
+AREA = "area"
+"""The measure of a run that `area_under` gives."""
+_EARLIER_WEIGHTS = "torch"
+"""`PPOSettings.initial_weights` of every training before there was a choice."""
 _MEASURES = (
     "return",
+    AREA,
     "success",
     "survival",
     "vx_error",
@@ -60,8 +72,13 @@ class ReinforcementPlan(StagedPlan):
             them (`env` of `GymPPOConfig`), else of `ExpertTrainingConfig`.
         evaluate: name of a task -> settings of its evaluation, of held-out episodes.
         seeds: of the trainings, a run each.
-        published: a paper's statements, which the returns on every task are held against.
+        published: a paper's statements, which the returns on every task are held against, or the
+            measure of a run that they name: "area", the mean return over all steps of the training.
         title: of the page: the paper, and its figures.
+        exceptions: name of a task -> name of a learner -> its settings on that task alone, in place
+            of the learner's.
+        initial_weights: of all trainings that have none of their own, see `PPOSettings`. A plan
+            that says nothing means "torch", as plans of earlier versions did.
     """
 
     kind: ClassVar[str] = "reinforcement"
@@ -72,6 +89,8 @@ class ReinforcementPlan(StagedPlan):
     seeds: tuple[int, ...] = (0, 1, 2)
     published: tuple[Published, ...] = ()
     title: str = ""
+    exceptions: Mapping[str, Learners] = field(default_factory=dict)
+    initial_weights: str = _EARLIER_WEIGHTS
 
     def __post_init__(self) -> None:
         if not self.learners or not self.tasks:
@@ -81,8 +100,9 @@ class ReinforcementPlan(StagedPlan):
                 check_name(kind, name)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"it needs seeds, each once; got {list(self.seeds)}")
-        if unknown := self.evaluate.keys() - self.tasks.keys():
-            raise ValueError(f"evaluate: there is no task {min(unknown)}")
+        for name in ("evaluate", "exceptions"):
+            if unknown := getattr(self, name).keys() - self.tasks.keys():
+                raise ValueError(f"{name}: there is no task {min(unknown)}")
         for run in self.runs():
             config = run.config
             preset(config.model, config.model_overrides)
@@ -142,7 +162,7 @@ class ReinforcementPlan(StagedPlan):
         for run in self.runs():
             train = f"train {run.name}"
             policy = run.folder(out) / POLICY
-            key = digest(to_tree(run.config))
+            key = run.key
             outputs = (policy / "checkpoint.json", run.folder(out) / HISTORY)
             stages.append(
                 RecordedStage(train, key, run=partial(run.train, out), outputs=outputs,
@@ -167,7 +187,10 @@ class ReinforcementPlan(StagedPlan):
         told = []
         for task in self.tasks:
             of_task = [row for row in rows if row["task"] == task]
-            told += [{"set": task, **row} for row in verdicts(self.published, of_task, "return")]
+            published = self.published
+            if any(row[AREA] is None for row in of_task):
+                published = [each for each in published if each.measure != AREA]
+            told += [{"set": task, **row} for row in verdicts(published, of_task, "return")]
             learner_results = [
                 _result([row for row in of_task if row["learner"] == learner])
                 for learner in self.learners
@@ -197,8 +220,10 @@ class ReinforcementRun:
 
     @property
     def settings(self) -> Settings:
-        """Settings of the task, overridden by the learner's."""
-        return {**self.plan.tasks[self.task], **self.plan.learners[self.learner]}
+        """Settings of the task, overridden by the learner's, and by those of both together."""
+        learner = self.plan.learners[self.learner]
+        exceptions = self.plan.exceptions.get(self.task, {}).get(self.learner, {})
+        return {**self.plan.tasks[self.task], **learner, **exceptions}
 
     @property
     def trainer(self) -> tuple[str, ExpertTrainer] | None:
@@ -214,11 +239,20 @@ class ReinforcementRun:
         settings = self.settings
         trainer = self.trainer
         kind = ExpertTrainingConfig if trainer is None else trainer[1].settings_class()
-        tree = {"model": self.learner, **settings, "seed": self.seed}
+        weights = self.plan.initial_weights
+        tree = {"model": self.learner, "initial_weights": weights, **settings, "seed": self.seed}
         try:
             return plan_from_tree(kind, to_tree(tree))
         except ValueError as error:
             raise ValueError(f"{self.learner} on {self.task}: {error}") from None
+
+    @property
+    def key(self) -> str:
+        """Changes with its training; that of an earlier version's training stays."""
+        tree = to_tree(self.config)
+        if tree["initial_weights"] == _EARLIER_WEIGHTS:
+            del tree["initial_weights"]
+        return digest(tree)
 
     @property
     def evaluation(self) -> EvaluationPlan:
@@ -266,6 +300,7 @@ class ReinforcementRun:
             **{name: getattr(self, name) for name in ("task", "learner", "seed")},
             **{name: record[name] for name in (*kept, "episodes", "latency_us_median")},
             "vx_error": float(np.mean(errors)) if errors else None,
+            AREA: area_under(history),
             "steps": history[-1]["steps"],
             "train_s": float(seconds[-1]),
             "steps_per_s": history[-1]["steps"] / float(seconds[-1]),
@@ -297,6 +332,22 @@ def _result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     spread = {name: to_tree(mean_and_std([row[name] for row in rows])) for name in _MEASURES}
     interval = stratified_interval([[row["return"] for row in rows]], mean)
     return {**first, "seeds": [row["seed"] for row in rows], **spread, "return_ci95": interval}
+
+
+def area_under(history: Sequence[Mapping[str, Any]]) -> float | None:
+    """The area under the learning curve over its steps: the mean return of the whole training.
+
+    The curve is that of the training's own episodes, straight between updates at whose end some
+    had ended, and level before the first and after the last of these. None without any.
+    """
+    ended = [(row["steps"], row["return"]) for row in history if row["return"] is not None]
+    if not ended:
+        return None
+    at, returns = np.array(ended, dtype=float).T
+    last = float(history[-1]["steps"])
+    steps = np.concatenate([[0.0], at, [last]])
+    values = np.concatenate([returns[:1], returns, returns[-1:]])
+    return float(np.trapezoid(values, steps) / last)
 
 
 def _curve(history: Sequence[Mapping[str, Any]], seconds: np.ndarray) -> dict[str, list[float]]:

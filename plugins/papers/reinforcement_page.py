@@ -35,7 +35,8 @@ def write_page(out: Path, reporter: Reporter) -> Path:
             "Means over the seeds ± their standard deviation, of mean actions in held-out "
             "episodes; in brackets the 95 % interval over the seeds. Above the first: by how much "
             "the mean return is higher than the first network's on that task; of the first: its "
-            "share of that return, a dash where that is not above 0.",
+            "share of that return, a dash where that is not above 0. Mean return in training: the "
+            "area under the learning curve over its steps.",
             summary_rows(summary),
             groups=("task",),
         ),
@@ -82,6 +83,7 @@ def summary_rows(summary: Record) -> list[dict[str, str]]:
             "return": pages.spread(row["return"], 2, row["return_ci95"]),
             "above the first": fixed(row.get("over_first")),
             "of the first": fixed(row["of_first"]),
+            "mean return in training": _optional(row["area"]),
             "success": pages.spread(row["success"], 2),
             "survival": pages.spread(row["survival"], 2),
             "speed error, m/s": _optional(row["vx_error"]),
@@ -101,6 +103,7 @@ def _run_rows(summary: Record) -> list[dict[str, str]]:
         {
             "run": row["run"],
             **{name: fixed(row[name]) for name in names},
+            "mean return in training": fixed(row["area"]),
             "speed error, m/s": fixed(row["vx_error"]),
             "steps": count(row["steps"]),
             "training": duration(row["train_s"]),

@@ -11,7 +11,7 @@ import numpy as np
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from gaitforge.collectors.legged.data import part_catalog
 from gaitforge.collectors.legged.environment import CONTACT_FORCE_N, MIN_UPRIGHT, LeggedEnvironment
-from gaitforge.collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec, draw_episode
+from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.replaying import (
     Executed,
@@ -20,7 +20,7 @@ from gaitforge.collectors.legged.replaying import (
     stored_episodes,
     stored_randomisation,
 )
-from gaitforge.collectors.legged.rewards import REWARDS, StepView
+from gaitforge.collectors.legged.rewards import REWARDS, Rewards, StepView, total_reward
 from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
 from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.rendering.rendering import Scene, drawn_scene
@@ -137,16 +137,16 @@ class _Watcher:
         view = self._env.view
         if view is not None:
             steps = np.clip(self._env.step_count - 1, 0, self._env.episode_steps - 1)
-            self._series[self._rows, steps] = _curves(view)
+            self._series[self._rows, steps] = _curves(view, self._env.rewards)
         return view  # type: ignore[return-value]  # None only before the first step
 
 
-def _curves(view: StepView) -> np.ndarray:
-    """(N, C) the curves of `recorded_charts`."""
+def _curves(view: StepView, rewards: Rewards) -> np.ndarray:
+    """(N, C) the curves of `recorded_charts`; terms that data sets lack are in the sum alone."""
     geometry = view.geometry
     command = view.command
     robots = view.robots
-    terms = [weight * CONTROL_DT_S * term(view) for term, weight in REWARDS.items()]
+    terms = [rewards.get(term, 0.0) * CONTROL_DT_S * term(view) for term in REWARDS]
     speed, (pitch, roll) = geometry.lin_vel_heading, _attitude(geometry.gravity)
     commanded_pitch, commanded_roll = _attitude(view.desired_gravity)
     columns = [
@@ -162,7 +162,7 @@ def _curves(view: StepView) -> np.ndarray:
         pitch,
         commanded_roll,
         roll,
-        np.sum(terms, axis=0),
+        CONTROL_DT_S * total_reward(view, rewards),
         *terms,
         *view.action.T,
         *view.state.joint_torque.T,
@@ -257,18 +257,9 @@ class Show:
         return replace(self, episodes=tuple(episodes), start=None)
 
 
-def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
-    """The specification of a catalog's row; the tile's number says whether it is held out."""
-    return EpisodeSpec(
-        *(row[name] for name in ("episode", "terrain", "level", "skill", "seed")),
-        held_out=HELD_OUT_VARIANTS[0] <= row["terrain_variant"] < HELD_OUT_VARIANTS[1],
-        action_noise=row.get("action_noise", 0.0),
-    )
-
-
 def scene_of(viewed: Viewed, robot: RobotCard) -> Scene:
     """An episode as a scene to draw, with its ghost, under the whole path."""
-    draws = draw_episode(spec_of(viewed.row), robot)
+    draws = draw_episode(EpisodeSpec.of_row(viewed.row), robot)
     scene = drawn_scene(robot, viewed.recording.poses, viewed.tile, draws)
     if viewed.ghost is None:
         return scene
@@ -279,7 +270,7 @@ def scene_of(viewed: Viewed, robot: RobotCard) -> Scene:
 def viewed(row: Mapping[str, Any], recording: Recording, robot: RobotCard) -> Viewed:
     """An episode with the ground and barriers that its row and seed give."""
     tile = make_tile(row["terrain"], row["level"], row["terrain_variant"])
-    drawn = draw_episode(spec_of(row), robot)
+    drawn = draw_episode(EpisodeSpec.of_row(row), robot)
     barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
     return Viewed(row, recording, tile, tuple(barriers))
 
@@ -441,7 +432,7 @@ def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
     ValueError as by `policy_show`.
     """
     rows = [episode.row for episode in show.episodes]
-    specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
+    specs = [replace(EpisodeSpec.of_row(row, noise=False), index=k) for k, row in enumerate(rows)]
     plan = LeggedEvaluation(robot=str(show.robot.path), randomisation=show.randomisation)
     ghosts = policy_show(source, plan, specs, reporter).episodes
     pairs = zip(show.episodes, ghosts, strict=True)

@@ -50,10 +50,15 @@ KIND_SETTINGS: dict[str, dict[str, Any]] = {
     "history-mlp": {"hidden_dim": 16, "n_layers": 2},
     "mlp": {"hidden_dim": 16, "n_layers": 2},
     "flow": {"hidden_dim": 16, "n_layers": 2, "temperature": 0.5},
+    "gru": {"hidden_dim": 16, "n_layers": 2},
+    "lstm": {"hidden_dim": 16, "n_layers": 2},
 }
 """Small networks of every kind; those with a context see `CONTEXT` steps."""
 for _kind in ("fcnet", "transformer", "dt", "history-mlp", "flow"):
     KIND_SETTINGS[_kind] = KIND_SETTINGS[_kind] | {"context_len": CONTEXT}
+KIND_SETTINGS["transformer-published"] = KIND_SETTINGS["transformer"]
+NETWORKS = (*KINDS, "transformer-published")
+"""Presets of every kind, and one whose options make it another network."""
 
 
 @dataclass(frozen=True)

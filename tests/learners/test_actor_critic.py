@@ -38,11 +38,12 @@ def observations() -> TensorDict:
     return TensorDict(tensors, batch_size=[BATCH])
 
 
-def networks(model: str, action_filter: float = 1.0, **overrides: Any) -> RegistryNetworks:
+def networks(
+    model: str, action_filter: float = 1.0, weights: str = "normal", **overrides: Any
+) -> RegistryNetworks:
     slices: Mapping[str, Any] = {"features": POLICY_SLICES, "critic": CRITIC}
-    return RegistryNetworks(
-        model, SMALL.get(model, {}) | overrides, slices, action_filter=action_filter
-    )
+    settings: dict[str, Any] = {"action_filter": action_filter, "initial_weights": weights}
+    return RegistryNetworks(model, SMALL.get(model, {}) | overrides, slices, **settings)
 
 
 def actor_of(made: RegistryNetworks) -> RegistryModel:
@@ -57,7 +58,7 @@ def critic_of(made: RegistryNetworks) -> RegistryModel:
 @pytest.mark.parametrize("model", SMALL)
 def test_the_saved_policy_is_the_actor_filtered(model: str, share: float, tmp_path: Path) -> None:
     torch.manual_seed(1)
-    made, seen = networks(model, share), observations()
+    made, seen = networks(model, share, "torch"), observations()
     actor = actor_of(made)
     actor.update_normalization(seen)
     expected, features = actor(seen), seen["features"]
@@ -115,3 +116,60 @@ def test_networks_that_see_more_than_a_step_are_refused() -> None:
     with pytest.raises(ValueError, match="no setting 'depth'"):
         networks("bot", depth=4)
     assert networks("bot").spec.config.history == 1
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {"n_layers": 3, "embed_dim": 32, "feedforward_dim": 64, "n_heads": 2},
+    "paper": {"n_layers": 10, "embed_dim": 64, "feedforward_dim": 128, "n_heads": 2},
+}
+
+
+@pytest.mark.parametrize("masking", ["mix", "hard", "soft", "none"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_first_actions_are_small_beside_the_exploration(size: str, masking: str) -> None:
+    """The published code's weights; with PyTorch's own the rms is that of the exploration, 0.6."""
+    for seed in range(3):
+        rms = {}
+        for weights in ("normal", "torch"):
+            torch.manual_seed(seed)
+            settings = SIZES[size] | {"masking": masking, "positional_embedding": True}
+            actor = actor_of(networks("bot", weights=weights, **settings))
+            inputs = torch.randn(256, OBS_DIM, generator=torch.Generator().manual_seed(seed))
+            with torch.no_grad():
+                rms[weights] = float(actor.mlp(inputs).square().mean().sqrt())
+        assert rms["normal"] <= 0.2
+        assert rms["torch"] >= 0.4
+
+
+@pytest.mark.parametrize("model", ["bot-mix", "bot-hard", "body-mlp"])
+def test_networks_over_body_parts_start_normal_with_biases_of_zero(model: str) -> None:
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 64, "feedforward_dim": 128}
+    actor = actor_of(networks(model, **sizes))
+    critic = critic_of(networks(model, **sizes))
+    for network in (actor.mlp, critic.mlp.network):
+        for name, value in network.named_parameters():
+            if name.endswith("bias"):
+                assert not value.any(), name
+            elif "norm" in name:
+                assert (value == 1).all(), name
+            elif "qkv" in name:  # Xavier's, uniform
+                assert value.abs().max() <= (6 / sum(value.shape)) ** 0.5
+            else:
+                assert float(value.detach().std()) == pytest.approx(0.02, rel=0.1), name
+
+
+def test_weights_of_other_networks_stay_as_they_are() -> None:
+    weights = []
+    for how in ("normal", "torch"):
+        torch.manual_seed(0)
+        weights.append(actor_of(networks("mlp", weights=how)).mlp.state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_body_mlp_s_critic_has_one_value_but_in_earlier_trainings() -> None:
+    def readout(weights: str) -> torch.Tensor:
+        return critic_of(networks("body-mlp", weights=weights)).mlp.network.readout.weight
+
+    assert readout("normal").shape[0] == 1
+    assert readout("torch").shape[0] == 13

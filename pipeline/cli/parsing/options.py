@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from gaitforge.collectors.simulators import backend_names
+from gaitforge.collectors.simulators import ISAACGYM_PYTHON_VARIABLE, backend_names
 from gaitforge.common.errors import listed
 from gaitforge.common.run_log import LOGGERS
 from gaitforge.flows.settings import override, setting_names, setting_paths, with_named
@@ -201,10 +201,8 @@ def planned(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: s
 
 def _isaacgym_python(text: str) -> str:
     """An interpreter; also set as an environment variable, for worker processes."""
-    from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
-
     program = text if os.sep in text else shutil.which(text) or text  # a command, as in a shell
-    os.environ[PYTHON_VARIABLE] = str(Path(program).expanduser().absolute())
+    os.environ[ISAACGYM_PYTHON_VARIABLE] = str(Path(program).expanduser().absolute())
     return program
 
 

@@ -24,6 +24,7 @@ from gaitforge.plugins.gym.environments.tasks import find_task
 
 Slices = Mapping[str, tuple[int, int]]
 _FIXED = ("env", "environments", "horizon", "model", "model_overrides", "reward_scale")
+_FIXED += ("initial_weights",)
 """Settings that must not change when a training resumes."""
 
 
@@ -117,12 +118,13 @@ def train_gym_ppo(
     config: GymPPOConfig,
     out: Path,
     report: Report,
-    build: Callable[[Mapping[str, Slices], int], Networks],
+    build: Callable[..., Networks],
 ) -> Path:
     """Train in `out`, or resume from the checkpoint there; returns the policy's folder.
 
     Args:
-        build: makes the networks for the slices of the observations and the size of an action.
+        build: makes the networks for the slices of the observations and the size of an action,
+            with `initial_weights` and the folder `begun` of what an earlier call has trained.
         report: called after every update with its row of `history.jsonl`; return and length are
             means over the episodes that ended, None without any.
 
@@ -131,11 +133,13 @@ def train_gym_ppo(
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     out.mkdir(parents=True, exist_ok=True)
+    config = checkpoint.as_begun(out, config)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     settings = asdict(config)
     with closing(GymPPOTask(config)) as task:
-        networks = build(task.slices, task.num_actions)
+        begun = {"initial_weights": config.initial_weights, "begun": out / POLICY}
+        networks = build(task.slices, task.num_actions, **begun)
         algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, _ = checkpoint.load_training(out, settings, _FIXED, algorithm)
         if progress.iteration:

@@ -1,8 +1,8 @@
 """Control steps of one robot in every runtime: Figure 6 of the FCNet paper (Tan et al. 2024)."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -39,13 +39,18 @@ StepOfOne = Callable[[np.ndarray], Any]
 """An observation (Do,) float32 -> an action."""
 
 
-def sized(model: str, axis: str, value: float | None) -> ModelSpec:
+def sized(
+    model: str, axis: str, value: float | None, others: Mapping[str, int] | None = None
+) -> ModelSpec:
     """A preset with one size changed; its modes go with the context as in the paper's Section 4.3.
+
+    Args:
+        value: None for the preset's own sizes; others: sizes beside the one on the axis.
 
     Raises:
         ValueError: the model has no such size, or not this one.
     """
-    sizes = {} if value is None else {axis: int(value)}
+    sizes = {} if value is None else {**(others or {}), axis: int(value)}
     if value and axis == "context_len" and "n_modes" in default_settings(preset(model).kind):
         sizes["n_modes"] = paper_modes(int(value))
     return preset(model, sizes)
@@ -55,12 +60,14 @@ def sized(model: str, axis: str, value: float | None) -> ModelSpec:
 class ControlStep(Measure):
     """Time of one control step, from a NumPy observation to an action, with random weights.
 
-    As in Section 4.3 of the paper, whose other sizes are unknown: here the presets', which have
-    about as many parameters as each other.
+    As in Section 4.3 of the paper. Its appendix C.4 tells the sizes beside the one on an axis: a
+    context of 64, 4 layers and a width of 256 of both networks, so that the Transformer has four
+    times FCNet's parameters (`sizes`). Presets alone have about as many parameters as each other.
 
     Attributes:
         networks: presets that are measured at their own size.
         scaled: presets that are measured along each axis, one size changed at a time.
+        sizes: of all `scaled`, along the other axes; empty for the presets' own.
         n_layers, hidden_dim, context_len: the axes.
         warm_up: untimed steps; the context at least, so that caches are full.
         steps: timed in a turn, whose figure is their median.
@@ -82,6 +89,7 @@ class ControlStep(Measure):
         "flow",
     )
     scaled: tuple[str, ...] = ("fcnet-legged", "transformer-legged")
+    sizes: Mapping[str, int] = field(default_factory=dict)
     n_layers: tuple[int, ...] = (2, 4, 8)
     hidden_dim: tuple[int, ...] = (64, 128, 256)
     context_len: tuple[int, ...] = (64, 128, 256)
@@ -93,11 +101,14 @@ class ControlStep(Measure):
         """All networks at their own size, then each value of each axis."""
         if self.steps < 1 or self.warm_up < 0:
             raise ValueError("a control step needs steps of at least 1 and a warm_up of at least 0")
+        for name in self.sizes:
+            if name not in self.axes:
+                raise ValueError(f"sizes has no '{name}'; allowed: {', '.join(self.axes)}")
         points: list[Point] = [(OWN_SIZE, None)] if self.networks else []
         points += [(axis, value) for axis in self.axes for value in getattr(self, axis)]
         for point in points:
             for name in self._models(point):
-                sized(name, *point)
+                sized(name, *point, self.sizes)
             yield point
 
     def _models(self, point: Point) -> tuple[str, ...]:
@@ -112,7 +123,7 @@ class ControlStep(Measure):
         runtimes = RUNTIMES if self.exported and has_onnx() else (TORCH, COMPILED)
         with tempfile.TemporaryDirectory() as folder:
             for model in self._models(point):
-                spec = sized(model, *point)
+                spec = sized(model, *point, self.sizes)
                 space = SPACES[model_preset(model).space]
                 policy = untrained_policy(spec, space).eval()
                 shape = self.steps, space.layout.obs_dim

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
+from gaitforge.collectors.simulators import ISAACGYM_PYTHON_VARIABLE
 from gaitforge.plugins.simulators.checks.contact import throughput
 from gaitforge.plugins.simulators.checks.contract import CHECKS
 from gaitforge.plugins.simulators.checks.measure import CheckFailed, Make
@@ -18,7 +18,7 @@ from tests.pipeline.command_line import Run, assert_refused
 @pytest.fixture(autouse=True)
 def no_isaacgym(monkeypatch: pytest.MonkeyPatch) -> None:
     """No interpreter is configured, and what a command configures is forgotten again."""
-    monkeypatch.setenv(PYTHON_VARIABLE, "")
+    monkeypatch.setenv(ISAACGYM_PYTHON_VARIABLE, "")
 
 
 def heavier(make: Make) -> str:
@@ -71,7 +71,7 @@ def test_an_interpreter_without_isaacgym_is_refused_by_name(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "complaints"),
     [
-        ("ode", ["unknown simulator 'ode'; allowed: mujoco, mujoco_warp, isaacgym"]),
+        ("ode", ["unknown simulator 'ode'; allowed: mujoco, isaacgym, mujoco_warp"]),
         ("isaacgym", ["'isaacgym' is not available: no interpreter"]),
         ("isaacgym --isaacgym-python gone", ["gone", "cannot be started"]),
         ("mujoco --robots 0", ["at least 1, not '0'"]),
@@ -82,11 +82,18 @@ def test_wrong_input_is_one_line(words: str, complaints: list[str], run: Run) ->
     assert_refused(run("sim", "check", *words.split()), *complaints)
 
 
-def test_mujoco_warp_is_listed_between_the_others_and_in_help(run: Run) -> None:
-    names = [row["name"] for row in json.loads(run("sim", "list", "--json").out)]
-    assert names == ["mujoco", "mujoco_warp", "isaacgym"]
+def test_an_evaluation_in_a_simulator_that_is_not_here_is_refused(run: Run) -> None:
+    words = "evaluate aliengo-locomotion --sim isaacgym --episodes 1"
+    assert_refused(run(*words.split()), "'isaacgym' is not available")
+
+
+def test_both_are_listed_with_what_is_lacking_and_in_help(run: Run) -> None:
+    rows = {row["name"]: row for row in json.loads(run("sim", "list", "--json").out)}
+    assert list(rows) == ["mujoco", "isaacgym", "mujoco_warp"]
+    assert not rows["isaacgym"]["available"]
+    assert "--isaacgym-python" in rows["isaacgym"]["why_not"]
     helped = re.sub(r"\s+", " ", run("collect", "--help").out)
-    assert "mujoco, mujoco_warp, isaacgym; see gaitforge sim list" in helped
+    assert "mujoco, isaacgym, mujoco_warp; see gaitforge sim list" in helped
 
 
 def test_without_its_extra_mujoco_warp_is_refused_with_the_install_line(

@@ -14,7 +14,7 @@ from gaitforge.plugins.simulators.checks.contact import throughput
 from gaitforge.plugins.simulators.checks.contract import CHECKS, run_check, run_checks
 from gaitforge.plugins.simulators.checks.measure import CheckFailed, Make
 from gaitforge.plugins.simulators.tests import broken_backends as broken
-from tests.collectors.physics.isaacgym import use_the_double
+from gaitforge.plugins.simulators.tests.isaacgym.double import use_the_double
 
 SMALL = CHECKS | {"throughput": partial(throughput, robots=4)}
 BROKEN = {

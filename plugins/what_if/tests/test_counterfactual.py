@@ -19,7 +19,7 @@ from gaitforge.plugins.what_if.counterfactual import CounterfactualPlan
 
 GRID = CollectionGrid(
     terrains=("flat", "rough"), skills=("run", "stand"), levels=(0, 3), parts=2,
-    episodes_per_part=24,
+    episodes_per_part=24, manoeuvres=("constant", "turn", "straight"),
 )  # fmt: skip
 PLAN = LeggedPlan(grid=GRID, robots=24, threads=1, randomisation={"friction": "0.6:1"})
 

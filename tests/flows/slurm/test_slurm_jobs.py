@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.collectors.physics import processor_of
+from gaitforge.collectors.simulators import backend_names
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
@@ -474,7 +476,10 @@ def test_an_experiment_asks_for_a_gpu_where_one_is_used(
 
 
 def test_a_collection_has_a_gpu_for_its_simulator_alone_and_no_second_node(tmp_path: Path) -> None:
-    on_gpu = replace(PLAN, sim="isaacgym")
+    simulators = [name for name in backend_names() if processor_of(name) == "cuda"]
+    if not simulators:
+        pytest.skip("no plug-in brings a simulator on a GPU")
+    on_gpu = replace(PLAN, sim=simulators[0])
     for plan, settings in (
         (PLAN, SlurmSettings(gpus=1)),
         (PLAN, SlurmSettings(nodes=2)),

@@ -26,11 +26,11 @@ from gaitforge.learners.models.bot import MASKINGS
 from gaitforge.learners.models.registry import PRESETS, build_network, preset
 from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
 from gaitforge.learners.tokens import TokenLayout
-from tests.learners.making import KIND_SETTINGS, KINDS, SMALL, make_policy
+from tests.learners.making import KIND_SETTINGS, NETWORKS, SMALL, make_policy
 
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch
 COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp", "transformer", "dt")
-WITH_CACHE = ("transformer", "dt")
+WITH_CACHE = ("transformer", "transformer-published", "dt")
 PICKED = [(name, 1) for name, each in PRESETS.items() if (each.parameters or 0) < LARGE]
 PICKED += [(name, 5) for name in ("fcnet", "bot")]
 
@@ -77,12 +77,12 @@ def test_the_step_that_is_picked_equals_torchs(name: str, robots: int) -> None:
     assert isinstance(step, CompiledStep) == (PRESETS[name].kind in COMPILED)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_every_compiled_step_equals_torchs_beyond_the_context(kind: str) -> None:
     """A state of return tokens, several robots, and episodes that start at different times."""
     policy = random_policy(kind, KIND_SETTINGS[kind], SPACES["legged-return"])
     step = compiled_step(policy, 3)
-    assert (step is None) == (kind not in COMPILED)
+    assert (step is None) == (PRESETS[kind].kind not in COMPILED)
     if step is not None:
         assert_equals_torch(step, policy, 3, 40)
 
@@ -97,7 +97,8 @@ def test_attention_of_any_size_is_compiled(
     sizes: tuple[int, int, int, int], kind: str, robots: int
 ) -> None:
     layers, heads, half, context = sizes
-    chosen = {"hidden_dim": 2 * heads * half, "n_heads": heads, "n_layers": layers}
+    width = half if kind == "transformer-published" else 2 * half  # without rotation any width
+    chosen = {"hidden_dim": heads * width, "n_heads": heads, "n_layers": layers}
     policy = random_policy(kind, {**chosen, "context_len": context}, SPACES["legged-return"])
     step = compiled_step(policy, robots)
     assert_equals_torch(step, policy, robots, 3 * context + 2)
@@ -170,7 +171,7 @@ def test_later_training_does_not_change_a_compiled_policy() -> None:
         np.testing.assert_array_equal(compiled.step(each, None), twin.step(each, None))
 
 
-@pytest.mark.parametrize("model", ["fcnet", "bot", "transformer"])
+@pytest.mark.parametrize("model", ["fcnet", "bot", "transformer", "transformer-published"])
 @pytest.mark.parametrize("value", [1e-3, 1.0, 30.0])
 def test_activations_are_exact_at_every_size(model: str, value: float) -> None:
     policy = make_policy(model, settings=KIND_SETTINGS[model])
@@ -184,7 +185,7 @@ def test_activations_are_exact_at_every_size(model: str, value: float) -> None:
         np.testing.assert_allclose(got, wanted, atol=1e-5 * most, rtol=1e-5)
 
 
-@pytest.mark.parametrize("model", ["fcnet", "bot", "transformer"])
+@pytest.mark.parametrize("model", ["fcnet", "bot", "transformer", "transformer-published"])
 def test_a_nan_in_the_observation_is_not_hidden_and_a_reset_cures_it(model: str) -> None:
     compiled = fastest_step(make_policy(model, settings=KIND_SETTINGS[model]), 2)
     obs = np.random.default_rng(0).standard_normal((2, 70), dtype=np.float32)

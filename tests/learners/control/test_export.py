@@ -25,11 +25,11 @@ from gaitforge.learners.models.fcnet import FCNet, FCNetConfig
 from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
 from gaitforge.learners.tokens import TokenLayout
 from tests.learners.control.exporting import FACTS, LONG, RETURN_SCALE, export_small, small_policy
-from tests.learners.making import KINDS, OBS_SLICES, RETURN_KINDS, Seen
+from tests.learners.making import NETWORKS, OBS_SLICES, RETURN_KINDS, Seen
 
 ROOT = Path(__file__).resolve().parents[3]
 PT2_ONLY, PT2_FILES = PolicyExportOptions(("pt2",)), {"policy.pt2", "policy.json"}
-VARIANTS = [(kind, "return" if kind in ("fcnet", *RETURN_KINDS) else "obs") for kind in KINDS]
+VARIANTS = [(kind, "return" if kind in ("fcnet", *RETURN_KINDS) else "obs") for kind in NETWORKS]
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from gaitforge.learners.control.step_modules import FCNetStep, PolicyStep
 from gaitforge.learners.models.fcnet import FCNet, FCNetConfig
 from tests.learners.control.exporting import LONG, RETURN_SCALE, small_policy
-from tests.learners.making import KINDS, RETURN_KINDS
+from tests.learners.making import NETWORKS, RETURN_KINDS
 
-VARIANTS = [(kind, "obs") for kind in KINDS if kind not in RETURN_KINDS]
-VARIANTS += [(kind, "return") for kind in KINDS if kind in ("fcnet", "bot", *RETURN_KINDS)]
+VARIANTS = [(kind, "obs") for kind in NETWORKS if kind not in RETURN_KINDS]
+VARIANTS += [(kind, "return") for kind in NETWORKS if kind in ("fcnet", "bot", *RETURN_KINDS)]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

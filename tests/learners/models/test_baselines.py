@@ -81,6 +81,72 @@ def assert_refused(plain: Any, of_returns: Any) -> None:
         of_returns().build(layout, 3)
 
 
+def test_positions_and_dropout_that_there_are_not_are_refused() -> None:
+    for kind in (TransformerConfig, DecisionTransformerConfig):
+        with pytest.raises(ValueError, match=r"no positions 'learned'.*rotary, none"):
+            kind(positions="learned")
+        with pytest.raises(ValueError, match="hidden_dim must be a multiple of n_heads = 4, got 6"):
+            kind(hidden_dim=6, positions="none")
+        for dropout in (-0.1, 1.0, float("nan")):
+            with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got"):
+                kind(dropout=dropout)
+    assert TransformerConfig(hidden_dim=12, positions="none").hidden_dim == 12
+
+
+@pytest.mark.parametrize(
+    ("config", "layout"),
+    [
+        (TransformerConfig(8, 2, 2, N, "none", 0.5, embedding_norm=True), OBS),
+        (DecisionTransformerConfig(8, 2, 2, N, "none", 0.5), RETURN),
+    ],
+    ids=["transformer", "dt"],
+)
+def test_dropout_acts_in_training_alone_and_follows_the_seed(config: Any, layout: Any) -> None:
+    network = config.build(layout, 12)
+    tokens = torch.randn(2, 2 * N, layout.dim)
+    drawn = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        drawn.append(network(tokens))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    state = network.init_state(2)
+    stepped = []
+    for token in tokens.unbind(1):  # a control step drops nothing, also of a network in training
+        action, state = network.step(token, state)
+        stepped.append(action)
+    network.eval()
+    torch.testing.assert_close(torch.stack(stepped, 1), network(tokens), atol=1e-5, rtol=1e-5)
+    assert torch.equal(network(tokens), network(tokens))
+
+
+def test_dropout_is_on_the_embedding_the_weights_and_both_sums() -> None:
+    """Once on the embedding and twice in a block, besides its attention's weights."""
+    network: Any = TransformerConfig(8, 2, 1, N, "none", 0.5, embedding_norm=True).build(OBS, 12)
+    tokens = torch.randn(1, N, OBS.dim)
+    places = [network.trunk.dropout, network.trunk.blocks[0].dropout]
+    calls = dict.fromkeys(places, 0)
+    for place in places:
+        place.register_forward_hook(lambda layer, *_: calls.update({layer: calls[layer] + 1}))
+    network(tokens)
+    assert list(calls.values()) == [1, 2]
+    places[0].p = 0.0
+    places[1].forward = lambda x: x  # attention's weights are dropped still
+    assert not torch.equal(network(tokens), network(tokens))
+    places[1].p = 0.0
+    assert torch.equal(network(tokens), network(tokens))
+
+
+def test_without_positions_only_the_mask_tells_the_order() -> None:
+    """Of one layer, the last step does not see in which order the steps before it came."""
+    for positions, seen in (("none", False), ("rotary", True)):
+        network = TransformerConfig(8, 2, 1, N, positions).build(OBS, 12).double()
+        tokens = torch.randn(1, N, OBS.dim, dtype=torch.float64)
+        other = torch.cat([tokens[:, : N - 1].flip(1), tokens[:, N - 1 :]], dim=1)
+        difference = (network(other) - network(tokens))[:, -1].abs().max()
+        assert (difference > 1e-9) == seen
+
+
 def test_action_return_and_state_are_embedded_apart() -> None:
     assert_embedded_apart(DecisionTransformerConfig(8, 2, 1, N).build(RETURN, 12))
 

@@ -1,5 +1,8 @@
 """Body Transformer: what depends on what, sizes, and the checks of embodiment graphs."""
 
+import json
+from collections import Counter
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pytest
@@ -8,9 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gaitforge.learners.models.bodies import QUADRUPED_JOINTS, EmbodimentGraph, body_view
+from gaitforge.flows.records.records import digest
+from gaitforge.learners.models.base import BoundedNetwork
+from gaitforge.learners.models.bodies import (
+    BODIES,
+    QUADRUPED_JOINTS,
+    EmbodimentGraph,
+    body_view,
+    hops_of,
+)
 from gaitforge.learners.models.body_attention import AttentionMask
 from gaitforge.learners.models.bot import BoT, BoTConfig
+from gaitforge.learners.models.registry import ModelSpec, depth_note, spec_from_json
 from gaitforge.learners.tokens import Slices, TokenLayout
 from tests.learners.making import OBS_SLICES
 
@@ -152,34 +164,100 @@ def test_positions_start_as_in_the_published_imitation_code() -> None:
     assert (float(std), float(mean)) == pytest.approx((1.0, 0.0), abs=0.06)
 
 
-def test_soft_bias_is_one_number_a_hop_and_starts_as_the_plain_transformer() -> None:
+def test_soft_bias_is_one_number_a_hop_and_equal_ones_are_the_plain_transformer() -> None:
     graph, tokens = chain_graph(5), torch.randn(2, 3, 10)
     torch.manual_seed(0)
     plain = BoT(BoTConfig(embed_dim=8, n_layers=2, masking="none"), graph)
     torch.manual_seed(0)
     soft = BoT(BoTConfig(embed_dim=8, n_layers=2, masking="soft"), graph)
-    torch.testing.assert_close(soft(tokens), plain(tokens))
     assert soft.hop_bias is not None
     assert soft.hop_bias.shape == (5,)
+    with torch.no_grad():
+        soft.hop_bias.fill_(0.7)
+    torch.testing.assert_close(soft(tokens), plain(tokens))
     soft(tokens).square().sum().backward()
     assert soft.hop_bias.grad is not None
     assert (soft.hop_bias.grad != 0).all()
     with torch.no_grad():
+        soft.hop_bias[:2] = 0.0
         soft.hop_bias[2:] = -1e9  # only neighbours left: the hard mask
     torch.manual_seed(0)
     hard = BoT(BoTConfig(embed_dim=8, n_layers=2), graph)
     torch.testing.assert_close(soft(tokens), hard(tokens))
 
 
+def test_soft_biases_start_as_the_published_embedding() -> None:
+    torch.manual_seed(0)
+    biases = BoT(BoTConfig(embed_dim=8, n_layers=1, masking="soft"), chain_graph(400)).hop_bias
+    assert biases is not None  # 400 numbers from N(0, 1): the std's own error is 0.035
+    std, mean = torch.std_mean(biases.detach())
+    assert (float(std), float(mean)) == pytest.approx((1.0, 0.0), abs=0.2)
+
+
+@st.composite
+def trees(draw: st.DrawFn, least: int = 2) -> EmbodimentGraph:
+    """A body of any shape: each part hangs on an earlier one."""
+    nodes = draw(st.integers(least, 20))
+    parents = [draw(st.integers(0, index - 1)) for index in range(1, nodes)]
+    edges = tuple((parent, index) for index, parent in enumerate(parents, start=1))
+    return replace(chain_graph(nodes), edges=edges)
+
+
+@pytest.mark.parametrize("draw", ["tree", "pairs"])
 @settings(max_examples=25)
-@given(nodes=st.integers(2, 20), seed=st.integers(0, 2**20))
-def test_random_mask_has_the_sparsity_of_the_body(nodes: int, seed: int) -> None:
-    graph = chain_graph(nodes)
-    mask = graph.random_mask(seed)
+@given(graph=trees(), seed=st.integers(0, 2**20))
+def test_random_mask_has_the_sparsity_of_the_body(
+    draw: str, graph: EmbodimentGraph, seed: int
+) -> None:
+    mask = graph.random_mask(seed, draw)
     assert torch.equal(mask, mask.T)
     assert mask.diagonal().all()
     assert mask.sum() == graph.embodiment_mask().sum()
-    assert torch.equal(mask, graph.random_mask(seed))
+    assert torch.equal(mask, graph.random_mask(seed, draw))
+
+
+@settings(max_examples=25)
+@given(graph=trees(), seed=st.integers(0, 2**20))
+def test_a_random_mask_is_a_connected_tree(graph: EmbodimentGraph, seed: int) -> None:
+    mask = graph.random_mask(seed)
+    size = len(graph.nodes)
+    assert int(mask.sum()) - size == 2 * (size - 1)
+    assert (hops_of(mask) >= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_as_many_layers_of_a_random_mask_join_all_parts_as_of_the_body_s(seed: int) -> None:
+    graph = quadruped_graph()
+    assert int(hops_of(graph.random_mask(seed)).max()) <= 6
+    humanoid = BODIES["humanoid-isaacgym"]
+    graph = humanoid.graph(humanoid.slices, humanoid.act_dim)
+    assert int(hops_of(graph.random_mask(seed)).max()) <= int(graph.hop_distances().max())
+
+
+def test_every_tree_is_drawn_as_often() -> None:
+    """Of four nodes there are 16: 12 chains and 4 stars; a chain's width is the body's."""
+    counts = Counter(chain_graph(4).random_mask(seed).numpy().tobytes() for seed in range(1600))
+    assert len(counts) == 16
+    assert all(50 <= count <= 160 for count in counts.values())  # 100 ± 10
+    star = replace(chain_graph(4), edges=((0, 1), (0, 2), (0, 3)))
+    counts = Counter(star.random_mask(seed).numpy().tobytes() for seed in range(400))
+    assert len(counts) == 4
+
+
+def test_a_random_mask_tells_a_condition_to_all() -> None:
+    graph = quadruped_graph().with_own_node("condition", (0,))
+    mask = graph.random_mask(3)
+    assert mask[:, 13].all()
+    assert mask[13].tolist() == [False] * 13 + [True]
+    assert torch.equal(mask[:13, :13], quadruped_graph().random_mask(3))
+
+
+def test_a_body_with_loops_keeps_its_number_of_edges() -> None:
+    ring = replace(chain_graph(6), edges=tuple((k, (k + 1) % 6) for k in range(6)))
+    for seed in range(5):
+        mask = ring.random_mask(seed)
+        assert mask.sum() == ring.embodiment_mask().sum()
+        assert (hops_of(mask) >= 0).all()
 
 
 @settings(max_examples=25)
@@ -189,8 +267,55 @@ def test_random_masks_of_several_seeds_differ(nodes: int, seed: int) -> None:
     graph = chain_graph(nodes)
     masks = {graph.random_mask(each).numpy().tobytes() for each in range(seed, seed + 40)}
     assert len(masks) > 1
-    if nodes >= 12:  # of at least 10 ** 11 masks
+    if nodes >= 12:  # of at least 10 ** 10 masks
         assert len(masks) == 40
+
+
+def test_a_network_of_an_earlier_version_has_the_mask_that_it_was_trained_with() -> None:
+    config = BoTConfig(embed_dim=8, n_layers=1, masking="random", mask_seed=2)
+    tree = ModelSpec("bot", config).to_json()
+    assert spec_from_json(tree).config == config
+    saved = json.loads(json.dumps(tree))
+    del saved["config"]["mask_draw"]
+    old = spec_from_json(saved).config
+    assert old.mask_draw == "pairs"
+    layout = TokenLayout("obs", OBS_SLICES)
+    pairs = old.build(layout, 12).mask.bias == 0
+    assert (hops_of(pairs) < 0).any()  # of seed 2 all joints' nodes lack something
+    assert digest(pairs.nonzero().tolist()) == "a878d101dbb45e74"
+    assert not torch.equal(pairs, config.build(layout, 12).mask.bias == 0)
+    for masking in ("hard", "mix", "soft", "none"):
+        saved["config"]["masking"] = masking
+        new = BoTConfig(embed_dim=8, n_layers=1, masking=masking, mask_seed=2)
+        assert spec_from_json(saved).config == new
+    with pytest.raises(ValueError, match="no mask_draw 'dice'; allowed: tree, pairs"):
+        BoTConfig(mask_draw="dice")
+
+
+@pytest.mark.parametrize(
+    ("masking", "layers", "said"),
+    [
+        ("hard", 3, "3 masked layers on a body that is 6 edges wide: 43% of the pairs"),
+        ("hard", 5, "n_layers=6 joins all, masking=mix in any number"),
+        ("random", 1, "1 masked layer"),
+        ("mix", 1, "1 masked layer"),
+        ("hard", 6, ""),
+        ("random", 6, ""),
+        ("mix", 2, ""),
+        ("soft", 1, ""),
+        ("none", 1, ""),
+    ],
+)
+@pytest.mark.parametrize("tokens", ["obs", "return"])
+def test_masks_that_do_not_join_the_body_say_so(
+    masking: str, layers: int, said: str, tokens: str
+) -> None:
+    config = BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=8, masking=masking)
+    network = config.build(TokenLayout(tokens, OBS_SLICES), 12)
+    note = depth_note(BoundedNetwork(network))
+    assert said in note
+    assert bool(note) == bool(said)
+    assert "\n" not in note
 
 
 def test_masks_are_not_part_of_the_weights() -> None:

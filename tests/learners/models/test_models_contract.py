@@ -11,33 +11,28 @@ from torch import Tensor
 from gaitforge.datasets.stream.pool import Steps, Windows, gather
 from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
 from gaitforge.learners.models.bodies import SPACES
-from gaitforge.learners.models.registry import (
-    ModelSpec,
-    build_network,
-    config_class,
-    default_settings,
-)
+from gaitforge.learners.models.registry import PRESETS, build_network, default_settings, preset
 from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
-from tests.learners.making import CONTEXT, KIND_SETTINGS, KINDS, RETURN_KINDS
+from tests.learners.making import CONTEXT, KIND_SETTINGS, NETWORKS, RETURN_KINDS
 
 LONG = 3 * CONTEXT + 1
 SIZES = {"hidden_dim", "decoder_dim", "embed_dim", "feedforward_dim", "n_heads", "n_layers"}
 SIZES |= {"n_modes", "context_len", "history", "chunk", "steps"}
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", NETWORKS)
 
 
 def make(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Any, int]:
-    """A small network of random weights, none of them zero, and the width of its token."""
+    """A small network of random weights, none of them zero, in eval mode; its token's width."""
     layout = SPACES["legged-return" if kind in RETURN_KINDS else "legged"].layout
-    spec = ModelSpec(kind, config_class(kind)(**KIND_SETTINGS[kind]))
+    spec = preset(kind, KIND_SETTINGS[kind])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = build_network(spec, layout, act_dim=12).to(dtype)
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))
-    return network, layout.dim
+    return network.eval(), layout.dim
 
 
 def make_tokens(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
@@ -79,12 +74,8 @@ def test_steps_equal_forward(kind: str, dtype: torch.dtype, tolerance: float) ->
 @pytest.mark.parametrize("window_len", [1, 4])
 def test_a_window_with_its_prefix_gives_the_actions_of_control(kind: str, window_len: int) -> None:
     network, width = make(kind, torch.float32)
-    settings = config_class(kind)(**KIND_SETTINGS[kind])
-    layers = getattr(settings, "n_layers", 0)
-    reach = {  # layers that see n steps each; a memory of everything
-        **dict.fromkeys(("fcnet", "transformer", "dt"), layers * (CONTEXT - 1)),
-        **dict.fromkeys(("retnet", "dt-retnet"), LONG),
-    }.get(kind, settings.prefix_len)
+    field = preset(kind, KIND_SETTINGS[kind]).config.receptive_field
+    reach = LONG if field is None else field
     tokens = make_tokens(1, LONG, width, dtype=torch.float32)
     expected = run_steps(network, tokens)[0][0]
 
@@ -104,6 +95,18 @@ def test_a_window_with_its_prefix_gives_the_actions_of_control(kind: str, window
 
     assert largest_error(reach) < 1e-5
     assert reach == 0 or largest_error(CONTEXT - 2) > 1e-4  # one step too few
+
+
+@every_kind
+def test_the_receptive_field_is_what_can_change_an_action(kind: str) -> None:
+    network, width = make(kind)
+    field = preset(kind, KIND_SETTINGS[kind]).config.receptive_field
+    tokens = make_tokens(1, LONG, width).requires_grad_()
+    network(tokens)[0, -1].sum().backward()
+    assert tokens.grad is not None
+    change = tokens.grad[0].abs().sum(-1).flip(0)  # by steps before the last
+    changing = (change > 1e-12 * change.max()).nonzero()  # FCNet's sums have float64's rounding
+    assert int(changing.max()) == (LONG - 1 if field is None else field)
 
 
 @every_kind
@@ -189,7 +192,7 @@ def test_a_checkpoint_brings_the_network_back(kind: str, tmp_path: Path) -> None
     policy = PolicyNetwork(
         network, layout, Normaliser.identity(layout.obs_dim), Normaliser.identity(12)
     )
-    spec = ModelSpec(kind, config_class(kind)(**KIND_SETTINGS[kind]))
+    spec = preset(kind, KIND_SETTINGS[kind])
     save_checkpoint(tmp_path, policy, None, policy_card(policy, spec))
     loaded = load_policy(tmp_path)
     obs = make_tokens(2, CONTEXT, layout.obs_dim, dtype=torch.float32)
@@ -200,10 +203,10 @@ def test_a_checkpoint_brings_the_network_back(kind: str, tmp_path: Path) -> None
 
 @every_kind
 def test_sizes_below_one_are_refused(kind: str) -> None:
-    settings = SIZES & set(default_settings(kind))
+    settings = SIZES & set(default_settings(PRESETS[kind].kind))
     assert settings
     for setting in settings:
         for size in (0, -1):
             with pytest.raises(ValueError, match=setting) as caught:
-                config_class(kind)(**KIND_SETTINGS[kind] | {setting: size})
+                preset(kind, KIND_SETTINGS[kind] | {setting: size})
             assert "\n" not in str(caught.value)

@@ -20,6 +20,7 @@ from gaitforge.learners.models.registry import (
     preset,
     spec_from_json,
 )
+from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import has_own_loss
 from tests.learners.making import KINDS, RETURN_KINDS
 from tests.learners.models.parameter_counts import parameter_count
@@ -91,6 +92,31 @@ def test_baseline_presets_have_the_width_that_is_closest_to_fcnets_size(
 
     assert distance(0) <= min(distance(-1), distance(1))
     assert distance(0) <= 0.05 * target  # Tan et al. 2024, C.3: "roughly" FCNet's size
+
+
+@pytest.mark.parametrize("suffix", ["", "-legged"])
+def test_the_published_transformer_is_as_large_as_fcnet_and_clipped(suffix: str) -> None:
+    """Of the published code: no positions, dropout, a norm on the embedding, 8 heads, clip 1.0."""
+    name = f"transformer-published{suffix}"
+    assert abs(count(name) / count(f"fcnet{suffix}") - 1) <= 0.05
+    published = preset(name).config
+    ours = preset(f"transformer{suffix}").config
+    options = ("positions", "dropout", "embedding_norm", "n_heads")
+    assert [getattr(published, option) for option in options] == ["none", 0.1, True, 8]
+    assert [getattr(ours, option) for option in options] == ["rotary", 0.0, False, 4]
+    training = TrainConfig.recommended(name)
+    assert training.grad_clip == 1.0
+    if suffix:  # Tan et al. 2024, Table 6
+        recipe = (training.optimiser, training.peak_lr, training.weight_decay, training.batch_size)
+        assert recipe == ("lion", 5e-3, 1e-4, 1024)
+        trained = TrainConfig.recommended("transformer-legged")
+        assert replace(trained, model=name) == training
+
+
+def test_a_transformer_of_an_older_version_is_read_as_it_was() -> None:
+    sizes = {"hidden_dim": 72, "n_heads": 4, "n_layers": 4, "context_len": 64}
+    assert spec_from_json({"kind": "transformer", "config": sizes}) == preset("transformer")
+    assert spec_from_json({"kind": "dt", "config": sizes}) == preset("dt")
 
 
 @pytest.mark.parametrize("name", ["fcnet", "bot", *BASELINES])

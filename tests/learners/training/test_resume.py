@@ -28,6 +28,11 @@ from tests.learners.making import OBS_SLICES, OF_VALUES, SHORT, SMALL, make_sele
 LONGER = replace(SHORT, steps=32)
 STOP = 11
 REMEMBERING = replace(LONGER, model="bot", model_overrides=SMALL["bot"] | {"history": 3})
+DROPPING = replace(
+    LONGER,
+    model="transformer-published",
+    model_overrides={"hidden_dim": 16, "n_heads": 2, "n_layers": 2, "context_len": 4},
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +114,9 @@ def assert_same_run(found: Path, expected: Path) -> None:
         replace(LONGER, objective="gaussian-bc", optimiser="lion", peak_lr=3e-4),
         replace(LONGER, ema_decay=0.9, optimiser="adam", schedule="constant", accumulate=3),
         replace(REMEMBERING, window_len=1, batch_size=13),
+        replace(DROPPING, ema_decay=0.9, accumulate=2),
     ],
-    ids=["labels-hidden", "history-hidden", "gaussian-lion", "ema-adam", "bot"],
+    ids=["labels-hidden", "history-hidden", "gaussian-lion", "ema-adam", "bot", "dropout"],
 )
 def test_an_interrupted_run(config: TrainConfig, selection: Selection, tmp_path: Path) -> None:
     uninterrupted = train(config, selection, tmp_path / "whole")
@@ -255,11 +261,11 @@ def told_of_other_numbers(config: TrainConfig, selection: Selection, run: Path) 
 
 def test_other_random_numbers_than_before_are_said(selection: Selection, tmp_path: Path) -> None:
     """Where the loss draws some, the parts of a batch and the device decide which."""
-    settings_of = {"fcnet": {}} | {name: {"objective": name} for name in OF_VALUES}
-    for name, settings in settings_of.items():
-        config = replace(LONGER, **settings)
+    configs = {"fcnet": LONGER, "dropout": DROPPING}
+    configs |= {name: replace(LONGER, objective=name) for name in OF_VALUES}
+    for name, config in configs.items():
         told = told_of_other_numbers(config, selection, tmp_path / name)
-        assert told == (name == "td3-bc"), name
+        assert told == (name in ("dropout", "td3-bc")), name
 
 
 LOST = """

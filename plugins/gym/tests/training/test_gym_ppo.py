@@ -38,8 +38,8 @@ TINY = GymPPOConfig(
 def train(config: GymPPOConfig, out: Path) -> list[dict[str, Any]]:
     """The rows that a training reports."""
     rows: list[dict[str, Any]] = []
-    build = lambda slices, width: RegistryNetworks(  # noqa: E731
-        config.model, config.model_overrides, slices, width
+    build = lambda slices, width, **settings: RegistryNetworks(  # noqa: E731
+        config.model, config.model_overrides, slices, width, **settings
     )
     assert train_gym_ppo(config, out, rows.append, build) == out / "policy"
     return rows

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
-from gaitforge.collectors.simulators import backend_names
+from gaitforge.collectors.simulators import ISAACGYM_PYTHON_VARIABLE, backend_names
 from gaitforge.pipeline.serve import prefect_server
 from tests.datasets.making import small_store
 from tests.pipeline.command_line import Run, assert_refused, tried
@@ -109,7 +108,6 @@ report {gone} | no run folder at
 report {empty} | the report needs summary.json
 evaluate no.safetensors | no expert 'no.safetensors'
 evaluate aliengo-locomotion --robot go1 | no expert among aliengo-locomotion drives go1
-evaluate aliengo-locomotion --sim isaacgym --episodes 1 | 'isaacgym' is not available
 expert train --out y --steps -5 | at least 1, not '-5'
 expert train --out {file}/x --steps 1 --robots 1 | {file}
 expert train --out {new} --robot rex | no robot 'rex'; allowed: a1, aliengo | , or a card, or a
@@ -215,7 +213,7 @@ def test_wrong_input_is_one_line_and_makes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(PYTHON_VARIABLE, "")
+    monkeypatch.setenv(ISAACGYM_PYTHON_VARIABLE, "")
     monkeypatch.setattr(prefect_server, "configured_server", lambda: "http://127.0.0.1:9/api")
     places = {name: str(tmp_path / name) for name in ("new", "gone")}
     places |= {"terrains": ", ".join(TERRAINS), "skills": ", ".join(SKILLS)}

@@ -28,9 +28,6 @@ from gaitforge.collectors.physics.interface import (
     PhysicsState,
     RobotStart,
 )
-from gaitforge.collectors.physics.isaacgym import process
-from gaitforge.collectors.physics.isaacgym.process import FixedPart, TileBook, write_world
-from gaitforge.collectors.physics.isaacgym.worker import protocol
 from gaitforge.collectors.physics.mujoco.backend import RobotRows
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.physics.mujoco.urdf import robot_urdf
@@ -45,6 +42,9 @@ from gaitforge.collectors.scenarios.randomisation import (
 )
 from gaitforge.collectors.scenarios.terrains import MAX_BARRIERS, tile_heights
 from gaitforge.collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
+from gaitforge.plugins.simulators.isaacgym import process
+from gaitforge.plugins.simulators.isaacgym.process import FixedPart, TileBook, write_world
+from gaitforge.plugins.simulators.isaacgym.worker import protocol
 
 FOOT_CLEARANCE_M = 0.05
 """Half a terrain cell; a foot higher above the ground than this feels no ground."""

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.physics.isaacgym.process import (
+from gaitforge.collectors.scenarios.terrains import GRID, Barrier, TerrainTile, make_tile
+from gaitforge.plugins.simulators.isaacgym.process import (
     GAP_M,
     FixedPart,
     TileBook,
@@ -16,7 +17,6 @@ from gaitforge.collectors.physics.isaacgym.process import (
     tile_vertices,
     write_world,
 )
-from gaitforge.collectors.scenarios.terrains import GRID, Barrier, TerrainTile, make_tile
 from tests.collectors.making import FLAT, height_between
 
 STAIRS = make_tile("stairs", 6, 3)

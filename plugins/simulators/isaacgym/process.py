@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.physics.interface import BackendUnavailable
-from gaitforge.collectors.physics.isaacgym.worker import protocol
 from gaitforge.collectors.scenarios.terrains import GRID, Barrier, TerrainTile
+from gaitforge.collectors.simulators import ISAACGYM_PYTHON_VARIABLE
+from gaitforge.plugins.simulators.isaacgym.worker import protocol
 
 # The worker process.
-PYTHON_VARIABLE = "GAITFORGE_ISAACGYM_PYTHON"
 DEVICE_VARIABLE = "GAITFORGE_ISAACGYM_DEVICE"
 TIMEOUT_VARIABLE = "GAITFORGE_ISAACGYM_TIMEOUT_S"
 DEFAULT_TIMEOUT_S = 600.0
@@ -57,11 +57,11 @@ class IsaacGymConfig:
 
 def config_from_environment() -> IsaacGymConfig:
     """The configuration from environment variables; BackendUnavailable if they are wrong."""
-    python = os.environ.get(PYTHON_VARIABLE, "")
+    python = os.environ.get(ISAACGYM_PYTHON_VARIABLE, "")
     if not python:
         raise BackendUnavailable(
             "no interpreter: give the Python 3.6, 3.7 or 3.8 that has isaacgym and torch with "
-            f"--isaacgym-python or in {PYTHON_VARIABLE}"
+            f"--isaacgym-python or in {ISAACGYM_PYTHON_VARIABLE}"
         )
     device = os.environ.get(DEVICE_VARIABLE, "cuda:0")
     if not re.fullmatch(r"cpu|cuda:\d+", device):

@@ -1,4 +1,4 @@
-"""Isaac Gym's stand-in: the double in tests/isaacgym_double, run by this interpreter."""
+"""Isaac Gym's stand-in: the double in the folder isaacgym_double, run by this interpreter."""
 
 import os
 import sys
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.physics.isaacgym.process import (
+from gaitforge.collectors.simulators import ISAACGYM_PYTHON_VARIABLE
+from gaitforge.plugins.simulators.isaacgym.process import (
     DEVICE_VARIABLE,
-    PYTHON_VARIABLE,
     TIMEOUT_VARIABLE,
     IsaacGymConfig,
 )
 
-DOUBLE = Path(__file__).resolve().parents[2] / "isaacgym_double"
+DOUBLE = Path(__file__).resolve().parents[1] / "isaacgym_double"
 TIMEOUT_S = 120.0
 CONFIG = IsaacGymConfig(sys.executable, "cpu", TIMEOUT_S)
 
@@ -22,7 +22,7 @@ def double_variables(package: Path = DOUBLE) -> dict[str, str]:
     """Environment variables with which the `isaacgym` back end finds a package of that name."""
     paths = [str(package), os.environ.get("PYTHONPATH", "")]
     return {
-        PYTHON_VARIABLE: sys.executable,
+        ISAACGYM_PYTHON_VARIABLE: sys.executable,
         DEVICE_VARIABLE: "cpu",
         TIMEOUT_VARIABLE: str(TIMEOUT_S),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),

@@ -13,20 +13,27 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.physics import availability
+from gaitforge.collectors.physics import (
+    availability,
+    is_exact,
+    make_backend,
+    processor_of,
+    released_version,
+)
 from gaitforge.collectors.physics.interface import BackendUnavailable
-from gaitforge.collectors.physics.isaacgym import process as isaacgym_process
-from gaitforge.collectors.physics.isaacgym.process import (
+from gaitforge.collectors.simulators import ISAACGYM_PYTHON_VARIABLE
+from gaitforge.plugins.simulators.isaacgym import process as isaacgym_process
+from gaitforge.plugins.simulators.isaacgym.process import (
     DEVICE_VARIABLE,
-    PYTHON_VARIABLE,
     TIMEOUT_VARIABLE,
     IsaacGymConfig,
     WorkerError,
     WorkerProcess,
     config_from_environment,
 )
-from gaitforge.collectors.physics.isaacgym.worker import protocol
-from tests.collectors.physics.isaacgym import CONFIG, TIMEOUT_S, use_the_double
+from gaitforge.plugins.simulators.isaacgym.worker import protocol
+from gaitforge.plugins.simulators.tests.isaacgym.double import CONFIG, TIMEOUT_S, use_the_double
+from tests.collectors.making import ROBOT
 
 FACTS = {"threads": 1}
 URDF = "<robot/>"
@@ -198,7 +205,7 @@ def test_no_worker_outlives_a_killed_parent(quick_worker: Path, folders: Path) -
     """Not even when a process that the parent forked still holds the pipes."""
     program = (
         "import os, pathlib, sys, time\n"
-        "from gaitforge.collectors.physics.isaacgym import process as process\n"
+        "from gaitforge.plugins.simulators.isaacgym import process as process\n"
         f"process.WORKER = pathlib.Path({str(quick_worker)!r})\n"
         "config = process.IsaacGymConfig(sys.executable, 'cpu')\n"
         "worker = process.WorkerProcess(config, 2, {}, '<robot/>')\n"
@@ -207,7 +214,7 @@ def test_no_worker_outlives_a_killed_parent(quick_worker: Path, folders: Path) -
         "    print(worker.pid, child, flush=True)\n"
         "time.sleep(600)\n"
     )
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     variables = os.environ | {"TMPDIR": str(folders), "PYTHONPATH": str(root)}
     parent = subprocess.Popen(
         [sys.executable, "-c", program], env=variables, stdout=subprocess.PIPE, cwd=root
@@ -247,9 +254,27 @@ def test_availability_is_that_of_the_interpreters_isaacgym(
     # The answer is remembered for an interpreter, so this is another name for the same one.
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
-    monkeypatch.setenv(PYTHON_VARIABLE, str(python))
+    monkeypatch.setenv(ISAACGYM_PYTHON_VARIABLE, str(python))
     found = availability("isaacgym")
     assert not found.available
     assert found.why_not == f"{python} cannot import isaacgym: ImportError: no libpython3.8"
-    monkeypatch.setenv(PYTHON_VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setenv(ISAACGYM_PYTHON_VARIABLE, str(tmp_path / "none"))
     assert availability("isaacgym").why_not.endswith("cannot be started: No such file or directory")
+
+
+def test_a_simulator_that_is_not_here_is_refused_with_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(ISAACGYM_PYTHON_VARIABLE, raising=False)
+    found = availability("isaacgym")
+    assert not found.available
+    assert f"with --isaacgym-python or in {ISAACGYM_PYTHON_VARIABLE}" in found.why_not
+    with pytest.raises(BackendUnavailable) as refused:
+        make_backend("isaacgym", ROBOT, 1, 1)
+    assert str(refused.value) == f"simulator 'isaacgym' is not available: {found.why_not}"
+    assert availability("mujoco").available
+
+
+def test_the_back_end_tells_its_device_where_it_is_not_built() -> None:
+    assert (is_exact("isaacgym"), processor_of("isaacgym")) == (False, "cuda")
+    assert released_version("isaacgym") is None, "its own Python tells it"

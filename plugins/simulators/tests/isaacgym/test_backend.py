@@ -14,8 +14,6 @@ import pytest
 
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
-from gaitforge.collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
-from gaitforge.collectors.physics.isaacgym.process import WorkerError
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
 from gaitforge.collectors.scenarios.randomisation import (
     DEFAULT,
@@ -24,6 +22,9 @@ from gaitforge.collectors.scenarios.randomisation import (
     Randomisation,
 )
 from gaitforge.collectors.scenarios.terrains import make_tile
+from gaitforge.plugins.simulators.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
+from gaitforge.plugins.simulators.isaacgym.process import WorkerError
+from gaitforge.plugins.simulators.tests.isaacgym.double import CONFIG, use_the_double
 from tests.collectors.making import (
     DEFAULT_POSE,
     FIRM_STANCE,
@@ -33,7 +34,6 @@ from tests.collectors.making import (
     hold,
     in_the_air,
 )
-from tests.collectors.physics.isaacgym import CONFIG, use_the_double
 
 FRICTION = DRAWS[DRAW_INDEX["friction"]].default
 MOTION = ("base_pos", "base_quat", "base_lin_vel_world", "base_ang_vel_body", "joint_pos")

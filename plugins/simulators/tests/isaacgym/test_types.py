@@ -16,8 +16,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parent.parent
-WORKER = ROOT / "collectors" / "physics" / "isaacgym" / "worker"
+ROOT = Path(__file__).resolve().parents[4]
+WORKER = ROOT / "plugins" / "simulators" / "isaacgym" / "worker"
 GYMTORCH = ROOT / "typings" / "isaacgym" / "gymtorch.pyi"
 SETTINGS = {
     "include": ["checked"],

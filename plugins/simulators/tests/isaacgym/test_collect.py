@@ -11,7 +11,7 @@ from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
-from tests.collectors.physics.isaacgym import use_the_double
+from gaitforge.plugins.simulators.tests.isaacgym.double import use_the_double
 
 PLAN = LeggedPlan(
     grid=CollectionGrid(

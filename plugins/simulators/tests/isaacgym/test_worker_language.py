@@ -1,6 +1,6 @@
 """The Isaac Gym worker runs where Isaac Gym does: in Python 3.6 to 3.8 with torch and numpy.
 
-What Python 3.8 lacks, tests/test_isaacgym_types.py finds.
+What Python 3.8 lacks, test_types.py finds.
 """
 
 import ast
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.physics.isaacgym import worker as isaacgym_worker
+from gaitforge.plugins.simulators.isaacgym import worker as isaacgym_worker
 
 FILES = sorted(Path(isaacgym_worker.__file__).parent.glob("*.py"))
 OLDEST = (3, 6)

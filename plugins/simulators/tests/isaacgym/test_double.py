@@ -13,11 +13,11 @@ import mujoco
 import numpy as np
 import pytest
 
-from gaitforge.collectors.physics.isaacgym.process import grid_triangles, tile_vertices
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.physics.mujoco.urdf import RobotUrdf, robot_urdf
+from gaitforge.plugins.simulators.isaacgym.process import grid_triangles, tile_vertices
+from gaitforge.plugins.simulators.tests.isaacgym.double import DOUBLE
 from tests.collectors.making import FLAT, ROBOT
-from tests.collectors.physics.isaacgym import DOUBLE
 
 URDF = robot_urdf(ROBOT, build_model(ROBOT))
 

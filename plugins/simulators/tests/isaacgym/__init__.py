@@ -1,0 +1,1 @@
+"""Tests of the `isaacgym` back end, on a double of the package."""

@@ -1,0 +1,310 @@
+"""Keep what a run measured, and write the verdicts of docs/results.md from what is kept.
+
+    python -m recipes.verdicts keep runs/sizes fcnet-sizes-6m
+    python -m recipes.verdicts write
+
+`keep` makes docs/results/summaries/NAME.json of a finished folder's summary.json: the numbers of
+every seed, the statements, and how to repeat them. `write` puts the tables between two markers of
+docs/results.md. Verdicts are computed again from the numbers of the seeds.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gaitforge.flows.experiments.plan import (
+    FAILS,
+    HOLDS,
+    LEAST_SEEDS,
+    OPEN,
+    Published,
+    check_name,
+    verdicts,
+)
+from gaitforge.flows.experiments.summary import SUMMARY
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
+from gaitforge.pipeline.presets.experiments import PRESETS
+from gaitforge.pipeline.report.pages import fixed, policy, words
+from gaitforge.pipeline.report.results import chance_text
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "results.md"
+SUMMARIES = ROOT / "docs" / "results" / "summaries"
+BEGIN = "<!-- verdicts: written by `python -m recipes.verdicts write` -->"
+END = "<!-- end of the verdicts -->"
+MOST_BYTES = 100_000
+WRONG_INPUT = 2
+WORDS = {HOLDS: "**holds**", FAILS: "**does not hold**", OPEN: "**open**"}
+MEASUREMENT = "measurement"
+
+Summary = Mapping[str, Any]
+_PLAN = (
+    "learners",
+    "seeds",
+    "settings",
+    "sets",
+    "vary",
+    "train_s",
+    "targets",
+    "curve",
+    "evaluate",
+    "evaluations",
+    "expert",
+    "tasks",
+    "measures",
+    "stores",
+    "repeats",
+    "threads",
+    "conditions",
+    "published",
+)
+_RUN = (
+    "task",
+    "set",
+    "learner",
+    "value",
+    "seed",
+    "model",
+    "parameters",
+    "steps",
+    "train_s",
+    "validation_loss",
+    "test_mse",
+    "train_mse",
+    "score",
+    "return",
+    "return_fraction",
+    "success",
+    "survival",
+    "episodes",
+    "measures",
+    "curve",
+)
+_ROW = ("measure", "title", "unit", "axis", "value", "series", "median", "figures", "facts")
+_SET = ("task", "set", "store", "dataset", "episodes", "steps", "zero", "expert")
+
+
+# What is kept.
+def kept_summary(summary: Summary, kind: str, preset: str, command: str) -> dict[str, Any]:
+    """What is kept of a summary.json; absolute paths are cut to their last name.
+
+    Args:
+        kind: of the folder's plan; preset: that it is of; command: that repeats it.
+    """
+    chosen = {
+        "plan": _named(summary["plan"], _PLAN),
+        "sets": [_named(row, _SET) for row in summary.get("sets", ())],
+        "runs": [_named(row, _RUN) for row in summary.get("runs", ())],
+        "rows": [_named(row, _ROW) for row in summary.get("rows", ())],
+        "verdicts": list(summary.get("verdicts", ())),
+    }
+    provenance = _named(summary, ("git_revision", "versions", "machine"))
+    facts = {"preset": preset, "kind": kind, "command": command}
+    return _without_folders({**facts, **{k: v for k, v in chosen.items() if v}, **provenance})
+
+
+def keep(run: Path, name: str, preset: str, command: str, folder: Path = SUMMARIES) -> Path:
+    """Keep the summary of a finished folder; returns the file's path.
+
+    Args:
+        name: of the file; preset: empty for the plan's own name, or `name`; command: empty for the
+            preset on the plan's stores.
+
+    Raises:
+        ValueError: the folder has no summary, no preset has this name, or too much is to be kept.
+    """
+    check_name("NAME", name)
+    summary = read_record(run / SUMMARY)
+    if summary is None:
+        raise ValueError(f"{run} has no {SUMMARY}; finish it by gaitforge run {run}")
+    preset = preset or summary.get("name") or name
+    if preset not in PRESETS:
+        raise ValueError(f"no preset '{preset}'; name it by --preset")
+    stores = [row["store"] for row in summary.get("sets", ())]
+    stores += [Path(store).name for store in summary["plan"].get("stores") or ()]
+    command = command or " ".join(["gaitforge run", preset, *dict.fromkeys(stores),
+                                   f"--out runs/{name}"])  # fmt: skip
+    record = kept_summary(summary, staged_kind(run) or EXPERIMENT, preset, command)
+    size = len(json.dumps(record, indent=1))
+    if size > MOST_BYTES:
+        raise ValueError(f"{size:,} bytes are to be kept of {run}, at most {MOST_BYTES:,} may be")
+    path = folder / f"{name}.json"
+    write_record(path, record)
+    return path
+
+
+def _named(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names if name in row}
+
+
+def _without_folders(value: Any) -> Any:
+    """JSON values in which a text that is an absolute path, or several, is their last names."""
+    if isinstance(value, Mapping):
+        return {name: _without_folders(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_folders(item) for item in value]
+    if isinstance(value, str):
+        parts = (Path(word).name if word.startswith("/") else word for word in value.split(" "))
+        return " ".join(parts)
+    return value
+
+
+# The tables.
+def read_summaries(folder: Path = SUMMARIES) -> dict[str, Summary]:
+    """Name -> what is kept, in the order of the presets' names.
+
+    Raises:
+        ValueError: a file is no kept summary.
+    """
+    summaries = {}
+    for path in sorted(folder.glob("*.json")):
+        record = read_record(path) or {}
+        if record.get("preset") not in PRESETS:
+            raise ValueError(f"{path} is no kept summary of a preset")
+        summaries[path.stem] = record
+    return dict(sorted(summaries.items(), key=lambda item: (item[1]["preset"], item[0])))
+
+
+def told_verdicts(summary: Summary) -> list[dict[str, Any]]:
+    """The verdicts of a kept summary; of an experiment, from the numbers of its seeds.
+
+    Where either side has fewer than `LEAST_SEEDS`, nothing can be told.
+    """
+    rows = [dict(row) for row in summary.get("verdicts", ())]
+    if summary["kind"] == EXPERIMENT:
+        published = summary["plan"].get("published", ())
+        said = [plan_from_tree(Published, statement) for statement in published]
+        rows = list(verdicts(said, summary["runs"], "score"))
+    for row in rows:
+        if min(row.get("seeds", (0,))) < LEAST_SEEDS:
+            row["verdict"] = OPEN
+    return rows
+
+
+def tables(summaries: Mapping[str, Summary]) -> str:
+    """The Markdown between the markers."""
+    lines = [
+        "| preset | where | statement | at | measure | verdict | numbers | n, p | cost |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [row for name, summary in summaries.items() for row in _rows(name, summary)]
+    lines += ["", "Each summary, and the command that repeats it:", ""]
+    lines += ["| summary | command | steps of data | made with |", "|---|---|---|---|"]
+    lines += [_source(name, summary) for name, summary in summaries.items()]
+    kept = {summary["preset"] for summary in summaries.values()}
+    missing = [name for name in with_statements() if name not in kept]
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        lines += ["", f"No summary is kept yet of: {names}."]
+    return "\n".join(lines)
+
+
+def with_statements() -> list[str]:
+    """The presets whose plans hold statements, by name."""
+    plans = {name: preset.make() for name, preset in PRESETS.usable().items() if not preset.places}
+    measured = [name for name, preset in PRESETS.usable().items() if preset.places == "stores"]
+    return sorted({*measured, *(name for name in plans if getattr(plans[name], "published", ()))})
+
+
+def _rows(name: str, summary: Summary) -> Iterator[str]:
+    preset = summary["preset"]
+    link = f"[`{preset}`](results/summaries/{name}.json)"
+    hours = f"{PRESETS[preset].hours:g} h"
+    for row in told_verdicts(summary):
+        cells = [
+            link,
+            row["source"],
+            f"{policy(row['ahead'])} ahead of {policy(row['behind'])}",
+            _place(row, summary),
+            _measure(row, summary),
+            WORDS[row["verdict"]],
+            _numbers(row, summary),
+            f"{_count(row, summary)}, p\u00a0{chance_text(row['chance'])}",
+            hours,
+        ]
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _place(row: Mapping[str, Any], summary: Summary) -> str:
+    """The set, the value of what varies, or the axis of a measurement."""
+    value = "" if row["value"] is None else f"{row['value']:g}"
+    axis = next(iter(summary["plan"].get("vary") or ()), "").rpartition(".")[2]
+    return ", ".join(filter(None, (words(row.get("set", "")), f"{words(axis)} {value}".strip())))
+
+
+def _measure(row: Mapping[str, Any], summary: Summary) -> str:
+    if summary["kind"] == MEASUREMENT:
+        return row.get("unit", "")
+    usual = "score" if summary["kind"] == EXPERIMENT else "return"
+    return words(row["measure"] or usual)
+
+
+def _numbers(row: Mapping[str, Any], summary: Summary) -> str:
+    """Both means with their names; scores with one digit after the point, others with two."""
+    digits = 1 if _measure(row, summary).endswith("score") else 2
+    pairs = zip((row["ahead"], row["behind"]), row["means"], strict=True)
+    return " | ".join(f"{policy(name)} {fixed(mean, digits)}" for name, mean in pairs)
+
+
+def _count(row: Mapping[str, Any], summary: Summary) -> str:
+    """How many seeds, or repeats of a measurement, each side has."""
+    unit = "repeats" if summary["kind"] == MEASUREMENT else "seeds"
+    counts = " and ".join(map(str, dict.fromkeys(row.get("seeds", ()))))
+    return f"{counts} {unit}" if counts != "1" else f"1 {unit.removesuffix('s')}"
+
+
+def _source(name: str, summary: Summary) -> str:
+    steps = [row["steps"] for row in summary.get("sets", ())]
+    versions = summary.get("versions", {})
+    made = [
+        f"{package} {versions[package]}" for package in ("torch", "mujoco") if package in versions
+    ]
+    data = ", ".join(f"{count:,}" for count in dict.fromkeys(steps)) or "–"
+    link = f"[`{name}`](results/summaries/{name}.json)"
+    return f"| {link} | `{summary['command']}` | {data} | {', '.join(made)} |"
+
+
+def written(page: str, summaries: Mapping[str, Summary]) -> str:
+    """A page with the tables between its markers; ValueError where it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page has no lines '{BEGIN}' and '{END}'")
+    return f"{before}{BEGIN}\n\n{tables(summaries)}\n\n{END}{after}"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line's options."""
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser("python -m recipes.verdicts", description=about)
+    commands = parser.add_subparsers(dest="command", required=True)
+    keeping = commands.add_parser("keep", help="keep the summary of a finished folder")
+    keeping.add_argument("run", type=Path, metavar="RUN", help="the folder")
+    keeping.add_argument("name", metavar="NAME", help="of the kept file")
+    keeping.add_argument("--preset", default="", help="that the folder is of")
+    keeping.add_argument("--repeat", default="", metavar="COMMAND", help="that repeats it")
+    commands.add_parser("write", help="write the tables of docs/results.md")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Keep a summary, or write the tables; returns an exit code."""
+    options = build_parser().parse_args(arguments)
+    try:
+        if options.command == "keep":
+            print(keep(options.run, options.name, options.preset, options.repeat))
+        else:
+            PAGE.write_text(written(PAGE.read_text(), read_summaries()))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
