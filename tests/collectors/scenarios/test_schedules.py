@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -210,7 +211,7 @@ def test_a_grid_takes_the_manoeuvres_that_fit_in_turn() -> None:
     ],
 )
 def test_a_manoeuvre_that_is_unknown_or_fits_nowhere_is_refused(
-    values: dict[str, tuple[str, ...]], words: str
+    values: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
         CollectionGrid(**values)
