@@ -329,20 +329,31 @@ def _overall_chart(record: Record) -> Iterator[Panel]:
 
 
 def _varied_chart(record: Record, of: Record) -> Iterator[Panel]:
-    """Score over the number that varied, with its interval as thin lines."""
+    """Scores over the number that varied, the first one with its interval as thin lines."""
+    for further in ("", *record["plan"].get("evaluations", ())):
+        yield from _varied_by(record, of, further)
+
+
+def _varied_by(record: Record, of: Record, further: str) -> Iterator[Panel]:
+    """The chart of the first score, or of that of a further evaluation."""
     results = [result for result in _of_set(record["results"], of) if result["value"] is not None]
     lines = []
     for learner in dict.fromkeys(result["learner"] for result in results):
         mine = sorted((e for e in results if e["learner"] == learner), key=lambda e: e["value"])
         x = [result["value"] for result in mine]
-        lines.append(charts.Curve(policy(learner), x, [result["score"]["mean"] for result in mine]))
-        if all(result["score_ci95"] for result in mine):
+        scores = [
+            result["measures"][f"{further} score"] if further else result["score"]
+            for result in mine
+        ]
+        lines.append(charts.Curve(policy(learner), x, [score["mean"] for score in scores]))
+        if not further and all(result["score_ci95"] for result in mine):
             bounds = zip(*(result["score_ci95"] for result in mine), strict=True)
             lines += [charts.Curve(policy(learner), x, limits, thin=True) for limits in bounds]
     if lines:
         name = words(next(iter(record["plan"]["vary"])).rpartition(".")[2])
-        note = "Means over the seeds; thin lines are 95 % intervals." if len(lines) > 1 else ""
-        title = _title(f"Score by {name}", record, of)
+        intervals = any(line.thin for line in lines)
+        note = "Means over the seeds; thin lines are 95 % intervals." if intervals else ""
+        title = _title(f"Score by {name}{', ' if further else ''}{words(further)}", record, of)
         yield charts.curves(title, lines, name, "score", note, log=False)
 
 
