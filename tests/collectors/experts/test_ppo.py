@@ -138,7 +138,7 @@ def test_a_training_on_other_terrains_cannot_go_on(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gaitforge.collectors.experts.ppo.TERRAIN_SHARES",
+        "gaitforge.collectors.experts.training_scope.TERRAIN_SHARES",
         TERRAIN_SHARES | {"gravel": 0.0},
     )
     with pytest.raises(ValueError, match="training with other network inputs"):
