@@ -28,7 +28,6 @@ from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.modules.distribution import GaussianDistribution
 from torch import Tensor, nn
 
-from gaitforge.collectors.experts.ppo_algorithm import NORMAL
 from gaitforge.common.errors import listed
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.learners.checkpoint import policy_card, save_checkpoint
@@ -58,6 +57,8 @@ from gaitforge.learners.training.trainer import CONFIG
 _CRITIC = "critic "
 """Before the names of the fields that the critic alone sees."""
 _KINDS = ("bot", "body-mlp", "mlp")
+NORMAL = "normal"
+"""The published initial weights, see `RegistryNetworks`."""
 _STD = 0.02
 """Of initial weights and embeddings in the published code for reinforcement learning."""
 _AT_JOINTS = ("joint_pos_error", "joint_vel")

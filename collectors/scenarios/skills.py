@@ -401,7 +401,8 @@ WALK = Skill(
     _speed,
     ranges={C.VEL_X: (0.5, 0.5)},
 )
-"""BoT's A1-Walk: 0.5 m/s straight ahead (Sferrazza et al. 2024, Appendices A and D)."""
+"""BoT's A1-Walk: 0.5 m/s straight ahead (Sferrazza et al. 2024, Section 5.2 and Appendices A and D;
+the speed is the published code's, a1_walk/legged_gym/legged_gym/envs/a1/a1_field_config.py)."""
 
 SKILLS: dict[str, Skill] = {skill.name: skill for skill in (STAND, RUSH, CRAWL, SQUEEZE, TILT, RUN)}
 """The paper's six, which collections and evaluations have if none are named."""

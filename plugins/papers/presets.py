@@ -56,9 +56,10 @@ _A1_WALK: Settings = {
     "threads": 1,
     "learning_rate": 3e-4,
 }
+# At the levels 1 and 4 an MLP of 27,000 parameters nearly always succeeds after 0.7 million steps.
 _A1_WALK_EVALUATION: Settings = {
     **_A1_EPISODES,
-    "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
+    "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (4, 8), "episodes": 100},
     "threads": 1,
 }
 # Sferrazza et al. 2024, Figure 12c: 2,048 environments and batches of 8,192. The published code

@@ -144,7 +144,7 @@ def test_the_first_actions_are_small_beside_the_exploration(size: str, masking: 
 @pytest.mark.parametrize("model", ["bot-mix", "bot-hard", "body-mlp"])
 def test_networks_over_body_parts_start_normal_with_biases_of_zero(model: str) -> None:
     torch.manual_seed(0)
-    sizes = {"embed_dim": 64, "feedforward_dim": 128}
+    sizes: dict[str, Any] = {"embed_dim": 64, "feedforward_dim": 128}
     actor = actor_of(networks(model, **sizes))
     critic = critic_of(networks(model, **sizes))
     for network in (actor.mlp, critic.mlp.network):

@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.common.history import HISTORY
 from gaitforge.flows.experiments.plan import OPEN, Published
@@ -21,6 +23,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, to_tree, write_record
 from gaitforge.flows.stages.stage import find_stage, run_stages
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.actor_critic import RegistryNetworks
 from gaitforge.learners.models.bodies import BODIES
 from gaitforge.learners.models.registry import build_network, count_parameters
@@ -153,8 +156,7 @@ def test_a_plan_that_cannot_be_run_is_refused(change: dict[str, Any], message: s
 def test_the_preset_s_networks_have_about_as_many_parameters(
     size: str, runs: int, parameters: int
 ) -> None:
-    plan = shipped("bot-rl", size)
-    assert isinstance(plan, ReinforcementPlan)
+    plan = shipped_rl(size)
     assert len(list(plan.runs())) == runs
     for run in plan.runs():
         is_small = size == "small" and run.learner != "body-mlp"  # that one has the paper's size
@@ -200,6 +202,7 @@ def test_trainings_in_full_have_the_published_steps() -> None:
     assert shipped_rl("small").runs().__next__().plan.tasks["humanoid-mod"]["steps"] == 2_000_000
 
 
+@cache
 def shipped_rl(size: str) -> ReinforcementPlan:
     plan = shipped("bot-rl", size)
     assert isinstance(plan, ReinforcementPlan)
@@ -261,3 +264,25 @@ def test_who_is_earlier_at_the_same_return_has_the_largerarea_under() -> None:
     early, late = area_under(curve(3)), area_under(curve(8))
     assert early == pytest.approx(7.5)
     assert late == pytest.approx(2.5)
+
+
+def test_what_later_versions_add_leaves_records_and_keys_as_they_were() -> None:
+    evaluation = to_tree(LeggedEvaluation())
+    training = to_tree(ExpertTrainingConfig())
+    for tree in (evaluation, training):
+        assert not {"episode_s", "rewards"} & tree.keys()
+    own = to_tree(LeggedEvaluation(episode_s=20.0, rewards={"alive": 1.0}))
+    assert own == {**evaluation, "episode_s": 20.0, "rewards": {"alive": 1.0}}
+    read = plan_from_tree(LeggedEvaluation, own)
+    assert read.largest_return == pytest.approx(20.0)
+    assert plan_from_tree(LeggedEvaluation, evaluation) == LeggedEvaluation()
+
+
+def test_the_a1_is_trained_and_scored_by_the_same_episodes() -> None:
+    for size in ("small", "full"):
+        plan = shipped_rl(size)
+        run = next(run for run in plan.runs() if run.task == "a1-walk")
+        evaluation: Any = run.evaluation
+        assert run.config.episode_s == evaluation.episode_s == 20.0
+        assert run.config.rewards == evaluation.rewards
+        assert evaluation.largest_return == pytest.approx(20 * 4.05)

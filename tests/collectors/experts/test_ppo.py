@@ -27,10 +27,12 @@ from gaitforge.collectors.experts.ppo import (
     train_expert,
 )
 from gaitforge.collectors.experts.ppo_algorithm import trained_steps
+from gaitforge.collectors.experts.training_scope import TrainingScope
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
-from gaitforge.collectors.legged.rewards import track_linear_velocity
+from gaitforge.collectors.legged.rewards import rewards_of, track_linear_velocity
 from gaitforge.collectors.robots.robot import BODY_DIM, N_JOINTS
+from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
@@ -136,7 +138,7 @@ def test_a_training_on_other_terrains_cannot_go_on(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gaitforge.collectors.experts.ppo.TERRAIN_SHARES",
+        "gaitforge.collectors.experts.training_scope.TERRAIN_SHARES",
         TERRAIN_SHARES | {"gravel": 0.0},
     )
     with pytest.raises(ValueError, match="training with other network inputs"):
@@ -399,3 +401,40 @@ def test_a_resumed_training_reports_no_episodes_before_full_ones_can_end() -> No
         assert counts[0] > 0
         assert counts[1] == 0
         assert task.finished
+
+
+def test_an_own_length_and_reward_are_those_of_every_episode() -> None:
+    """Of a robot that stands: 2 a second for being alive, less twice its speed's error."""
+    scope = TrainingScope.of(("flat",), ("walk",), blind=True)
+    scope = replace(scope, episode_steps=300, rewards=rewards_of({"alive": 2.0, "speed_error": -1}))
+    with closing(
+        ExpertTask(
+            [ROBOT], 4, 1, 0, randomisation=Randomisation.parsed({"preset": "none"}), scope=scope
+        )
+    ) as task:
+        assert task.max_episode_length == 300
+        returns = []
+        for _ in range(300):
+            _, reward, _, _ = task.step(torch.zeros(4, N_JOINTS))
+            returns.append(reward.numpy())
+        whole = [episode for episode in task.finished if episode["survived"]]
+        assert whole
+        # The command is ramped up to 0.5 m/s in the first second.
+        assert whole[0]["return"] == pytest.approx(6.0 * (2.0 - 0.5), rel=0.15)
+        total = np.sum(returns, axis=0)
+        assert total.max() == pytest.approx(6.0 * 1.5, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": {"alife": 1.0}}, "no reward term 'alife'; did you mean 'alive'"),
+        ({"episode_s": 0.1}, "episode_s must be 0.5 to 60"),
+        ({"initial_weights": "zero"}, "no initial_weights 'zero'; allowed: normal, torch"),
+    ],
+)
+def test_unknown_rewards_lengths_and_weights_are_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **change)

@@ -110,3 +110,41 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         replace(TINY, model="", model_overrides={})
     with pytest.raises(ValueError, match="training of bot starts anew"):
         replace(TINY, start_from="a1-locomotion")
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_its_own_network(tmp_path: Path) -> None:
+    """Its record knows no initial weights, and its preset had other sizes than today's."""
+    out = tmp_path / "a1"
+    own = replace(TINY, keep_every=0, model_overrides={**SIZES, "masking": "random"})
+    run_expert_training(replace(own, initial_weights="torch"), out, Silent(), None)
+    for path, keys in ((out / "training.json", ["config"]),
+                       (out / "policy" / "config.json", ["model", "config"])):  # fmt: skip
+        tree = json.loads(path.read_text())
+        inner = tree
+        for key in keys:
+            inner = inner[key]
+        for name in ("initial_weights", "mask_draw"):
+            inner.pop(name, None)
+        if path.name == "training.json":
+            inner["model_overrides"] = {}  # all sizes were the preset's
+        path.write_text(json.dumps(tree))
+    longer = replace(own, model_overrides={}, steps=3 * PER_UPDATE)
+    policy = run_expert_training(longer, out, Silent(), None)
+    saved = json.loads((policy / "config.json").read_text())
+    assert saved["model"]["config"]["embed_dim"] == SIZES["embed_dim"]
+    assert saved["model"]["config"]["mask_draw"] == "pairs"
+    assert saved["reinforcement_learning"]["training"]["initial_weights"] == "torch"
+    assert [row["steps"] for row in read_history(out)] == [PER_UPDATE * n for n in (1, 2, 3)]
+
+
+def test_a_training_with_masks_that_do_not_join_the_body_says_so(tmp_path: Path) -> None:
+    shallow = replace(TINY, steps=PER_UPDATE, model_overrides={**SIZES, "masking": "hard"})
+    heard: list[str] = []
+    reporter = Silent()
+    reporter.say = heard.append  # type: ignore[method-assign]
+    run_expert_training(shallow, tmp_path / "a1", reporter, None)
+    assert [line for line in heard if line.startswith("1 masked layer on a body that is 6")]
+    heard.clear()
+    run_expert_training(replace(TINY, steps=PER_UPDATE, model_overrides={**SIZES, "n_layers": 2}),
+                        tmp_path / "mix", reporter, None)  # fmt: skip
+    assert not [line for line in heard if "masked layer" in line]
