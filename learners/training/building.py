@@ -124,7 +124,7 @@ def build_policy(
     NonFiniteError for statistics that are not finite.
     """
     _check_vectors(selection.schema)
-    spec = spec or preset(config.model, config.model_overrides)
+    spec = spec or _begun_spec(config, start)
     layout, act_dim, shown = _layout(config, selection.schema)
     observed = _statistics("obs", selection, layout)
     acted = _statistics("action", selection, layout)
@@ -143,6 +143,20 @@ def build_policy(
         policy.label_scale = _joined(policy.label_scale, label_scale(policy, selection))
         notes += return_notes(policy.share(selection.episodes("return")["return"].to_numpy()))
     return policy, policy_card(policy, spec) | {"input_notes": notes}
+
+
+def _begun_spec(config: TrainConfig, start: Checkpoint | None) -> ModelSpec:
+    """The config's model, of the sizes that a policy to start from was trained with under its name.
+
+    Sizes of presets may change between versions.
+    """
+    named = preset(config.model, config.model_overrides)
+    theirs = {} if start is None else start.card.get("train_config", {})
+    same = theirs.get("model"), theirs.get("model_overrides")
+    if start is None or same != (config.model, dict(config.model_overrides)):
+        return named
+    with naming(config.start_from):
+        return spec_from_json(start.card["model"])
 
 
 Layout = tuple[TokenLayout, int, slice | None]
@@ -261,7 +275,7 @@ def check_start(
             (mean alone, Gaussian, bounded actor of an offline objective) or condition.
     """
     _check_vectors(schema)
-    spec = spec or preset(config.model, config.model_overrides)
+    spec = spec or _begun_spec(config, start)
     objective = OBJECTIVES[config.objective]
     layout, act_dim, _ = _layout(config, schema)
     fixed = {"fixed_std": getattr(spec.config, "fixed_std", None)}
