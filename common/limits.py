@@ -1,7 +1,7 @@
 """Limits of numbers and sizes: ranges of a plan's fields, and bounds for foreign files."""
 
 import zipfile
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -44,6 +44,19 @@ AboveZero = Annotated[float, Range(0, above=True)]
 LATER = {"later": True}
 """Metadata of a dataclass's field that earlier versions did not have, and whose default means what
 their files mean: files and hashes leave it out while it has its default, so they stay the same."""
+
+
+def said_fields(record: Any) -> list[str]:
+    """Names of a dataclass's fields that its files have: all but the `LATER` ones of default."""
+    return [field.name for field in fields(record) if not _is_unsaid(field, record)]
+
+
+def _is_unsaid(field: Field[Any], record: Any) -> bool:
+    if not field.metadata.get("later"):
+        return False
+    is_made = field.default_factory is not MISSING
+    default = field.default_factory() if is_made else field.default
+    return getattr(record, field.name) == default
 
 
 def check_ranges(record: object) -> None:

@@ -1,7 +1,7 @@
 """Stored data of the legged task: schema, plan of episodes, a part's arrays and catalog."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated, Any
 
@@ -42,7 +42,7 @@ from gaitforge.collectors.scenarios.schedules import (
 from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, OPEN_GROUND, TERRAINS, UNSEEN
 from gaitforge.collectors.timing import CONTROL_DT_S
-from gaitforge.common.limits import Range, Whole, check_ranges
+from gaitforge.common.limits import LATER, Range, Whole, check_ranges
 from gaitforge.datasets import Field, Schema
 from gaitforge.datasets.schema import joined_arrays
 
@@ -153,7 +153,7 @@ class CollectionGrid:
     episodes_per_part: Annotated[int, Range(1, 10_000)] = 288
     action_noise: tuple[float, ...] = (0.0, 0.25, 0.5)
     seed: Whole = 0
-    manoeuvres: tuple[str, ...] = (CONSTANT,)
+    manoeuvres: tuple[str, ...] = field(default=(CONSTANT,), metadata=LATER)
 
     def __post_init__(self) -> None:
         check_manoeuvres(self.manoeuvres, self.cells())

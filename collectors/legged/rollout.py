@@ -21,7 +21,7 @@ from gaitforge.collectors.scenarios.schedules import CONSTANT, check_manoeuvres,
 from gaitforge.collectors.scenarios.skills import SKILLS, S, matching_cells
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.common.errors import amount
-from gaitforge.common.limits import Positive, Whole, check_ranges
+from gaitforge.common.limits import LATER, Positive, Whole, check_ranges
 
 # Episodes in closed loop.
 STATE_DIM = 3 + 4 + N_JOINTS
@@ -255,7 +255,7 @@ class EvaluationGrid:
     levels: tuple[int, ...] = (GRID_LEVEL,)
     episodes: Positive = GRID_EPISODES
     seed: Whole = 1_000_003
-    manoeuvres: tuple[str, ...] = (CONSTANT,)
+    manoeuvres: tuple[str, ...] = field(default=(CONSTANT,), metadata=LATER)
 
     def __post_init__(self) -> None:
         cells = matching_cells(self.terrains, self.skills, self.levels)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gaitforge.common.limits import LATER
 from gaitforge.flows.experiments.evaluations import Evaluations, check_settings
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, to_tree
@@ -335,7 +336,7 @@ class Experiment:
     targets: tuple[float, ...] = ()
     curve: int = 1
     evaluate: Settings = field(default_factory=dict)
-    evaluations: Evaluations = field(default_factory=dict)
+    evaluations: Evaluations = field(default_factory=dict, metadata=LATER)
     expert: str = ""
     published: tuple[Published, ...] = ()
     setting_classes: ClassVar[Mapping[str, type]] = {"settings": TrainConfig}

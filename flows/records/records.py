@@ -5,7 +5,7 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from gaitforge.common.extensions import git_revision
 from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.limits import said_fields
 from gaitforge.common.locks import again_if_stale, exclusive_lock
 from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.flows.progress import Reporter
@@ -34,20 +35,10 @@ def to_tree(value: object) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        said = [field for field in fields(value) if not _is_unsaid(field, value)]
-        return {field.name.rstrip("_"): getattr(value, field.name) for field in said}
+        return {name.rstrip("_"): getattr(value, name) for name in said_fields(value)}
     if hasattr(value, "item"):
         return value.item()
     return dict(value) if hasattr(value, "keys") else str(value)
-
-
-def _is_unsaid(field: Field[Any], value: Any) -> bool:
-    """Whether a field is `LATER` and has its default."""
-    if not field.metadata.get("later"):
-        return False
-    is_made = field.default_factory is not MISSING
-    default = field.default_factory() if is_made else field.default
-    return getattr(value, field.name) == default
 
 
 def digest(value: object) -> str:

@@ -20,14 +20,13 @@ from gaitforge.collectors.physics import processor_of, released_version
 from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
-from gaitforge.collectors.scenarios.schedules import CONSTANT
 from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import names_allowed
 from gaitforge.common.limits import Range
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
-from gaitforge.flows.records.records import digest
+from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Rates, Simulation, Workers
 
@@ -114,11 +113,8 @@ class LeggedPlan(CollectionPlan):
     def content(self) -> dict[str, object]:
         """Settings that determine the parts; hashed into their names."""
         bodies = {"bodies": self._bodies()} if self.robot or "," in self.expert else {}
-        grid = asdict(replace(self.grid, parts=1))
-        if self.grid.manoeuvres == (CONSTANT,):  # as parts were named before there were others
-            del grid["manoeuvres"]
         return {
-            **grid,
+            **to_tree(replace(self.grid, parts=1)),
             "expert": self.actor_hash(),
             "sim": self.sim,
             "form": asdict(self.form),

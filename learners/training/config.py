@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from gaitforge.common.errors import names_allowed
-from gaitforge.common.limits import Fraction, Range, Whole, check_ranges
+from gaitforge.common.limits import LATER, Fraction, Range, Whole, check_ranges, said_fields
 from gaitforge.learners.models.registry import model_preset, preset
 from gaitforge.learners.tokens import RETURN_TO_GO, Condition
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
@@ -27,8 +27,6 @@ OF_POLICY = (
     "own_joint_signs",
 )
 """Settings that a run has, by default, from the one whose weights it begins with."""
-_LEFT_OUT = {"start_from": "", "start_checkpoint": "last", "whole_history": False}
-"""Settings that records have only where they are not these, as in records of older versions."""
 _LARGEST = 2**31 - 1
 _SHOWN = 60
 _Count = Annotated[int, Range(1, _LARGEST)]
@@ -112,13 +110,13 @@ class TrainConfig:
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "bc"
     values: Mapping[str, Any] = field(default_factory=dict)
-    start_from: str = ""
-    start_checkpoint: str = "last"
+    start_from: str = field(default="", metadata=LATER)
+    start_checkpoint: str = field(default="last", metadata=LATER)
     steps: _Count = 2000
     batch_size: _Count = 64
     window_len: _Count = 64
     prefix_len: Annotated[int | None, Range(0)] = None
-    whole_history: bool = False
+    whole_history: bool = field(default=False, metadata=LATER)
     accumulate: _Count = 1
     optimiser: str = "adamw"
     peak_lr: _AboveZero = 2e-3
@@ -176,11 +174,13 @@ class TrainConfig:
         return cls(**{"model": model, **suited, **overrides})
 
     def to_json(self) -> dict[str, object]:
-        """JSON values."""
+        """JSON values, without the settings that `LATER` leaves out."""
+        said = said_fields(self)
+        return {name: value for name, value in self._values().items() if name in said}
+
+    def _values(self) -> dict[str, object]:
+        """All settings as JSON values."""
         tree: dict[str, object] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, default in _LEFT_OUT.items():
-            if tree[name] == default:
-                del tree[name]
         tree |= {"betas": list(self.betas), "values": dict(self.values)}
         tree |= {"condition": list(self.condition)}
         return tree | {"model_overrides": dict(self.model_overrides)}
@@ -237,8 +237,8 @@ class TrainConfig:
 
     def beside(self, recorded: Mapping[str, Any], name: str) -> str:
         """A setting's value in a recorded run and here, in words: "batch_size (64, here 32)"."""
-        theirs = recorded.get(name, (_LEFT_OUT | TrainConfig().to_json()).get(name))
-        mine = (_LEFT_OUT | self.to_json()).get(name)
+        theirs = recorded.get(name, TrainConfig()._values().get(name))
+        mine = self._values().get(name)
         return f"{name} ({shown_value(theirs)}, here {shown_value(mine)})"
 
 

@@ -222,7 +222,7 @@ def test_a_manoeuvre_that_is_unknown_or_fits_nowhere_is_refused(
 def test_parts_of_constant_commands_keep_their_names() -> None:
     plan = LeggedPlan(grid=CollectionGrid())
     assert "manoeuvres" not in plan.content()
-    assert PLAN.content()["manoeuvres"] == tuple(MANOEUVRES)
+    assert PLAN.content()["manoeuvres"] == list(MANOEUVRES)
 
 
 def test_the_clean_presets_have_neither_noise_nor_constant_commands() -> None:
