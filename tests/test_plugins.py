@@ -141,7 +141,7 @@ def test_what_plug_ins_bring_goes_with_them_and_the_rest_stays(
     assert listed >= {"demo", "compare"} | stays["presets"]
     assert not listed & goes["presets"]
     known = {row["name"] for row in json.loads(simulators.output)}
-    assert known == {"mujoco", "isaacgym"} | stays["simulators"]
+    assert known == {"mujoco"} | stays["simulators"]
     for (complaint, _, name), answer in zip(uses, refused[len(commands) :], strict=True):
         assert (answer.code, answer.error.count("\n")) == (2, 1)
         assert f"{complaint} '{name}'" in answer.error
