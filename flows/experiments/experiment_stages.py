@@ -47,7 +47,7 @@ from gaitforge.flows.experiments.runs import (
 )
 from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import digest, to_tree, write_record
+from gaitforge.flows.records.records import digest, write_record
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
 from gaitforge.flows.stages.stage import CollectionStage, RecordedStage, Stage, itself
@@ -187,9 +187,7 @@ class _Listing:
     @property
     def whole_key(self) -> str:
         """Key of what is done for the experiment as a whole, before any policy is evaluated."""
-        tree = to_tree(self.experiment)
-        del tree["evaluations"]
-        return digest(tree)
+        return digest(replace(self.experiment, evaluations={}))
 
     def run(
         self, source: _Source, data: DataSet, learner: str, seed: int, value: float | None = None
