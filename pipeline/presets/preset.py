@@ -11,10 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.common.extensions import own_function
+from gaitforge.flows.experiments.kinds import PlanKind
 
 if TYPE_CHECKING:
     from gaitforge.flows.experiments.plan import Experiment
     from gaitforge.flows.experiments.staged_plan import StagedPlan
+
+_PAGES = "gaitforge.pipeline.report.experiment"
+
+EXPERIMENT = PlanKind(
+    "gaitforge.pipeline.presets.experiment_plan:ExperimentPlan",
+    page=f"{_PAGES}:rewrite_report",
+    rows="gaitforge.pipeline.report.results:result_rows",
+    beside=f"{_PAGES}:shown_beside",
+)
+"""The kind of plan of the product's own experiments, an entry point."""
 
 
 @dataclass(frozen=True)
