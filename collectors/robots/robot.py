@@ -76,6 +76,7 @@ class RobotCard:
     where a positive angle turns about +x (hip) or +y (thigh, calf), -1 where about -x or -y. Knees
     bend as in the default pose. `trunk_half_size_m` is the trunk's box along x, y and z, `width_m`
     the outline across the hips with vertical legs, `variation` the ranges of its family.
+    `motor_names` are the joints in the order of the robot's own motors, empty if the card has none.
     """
 
     name: str
@@ -104,6 +105,7 @@ class RobotCard:
     trunk_half_size_m: tuple[float, float, float]
     width_m: float
     variation: dict[str, tuple[float, float]] = field(default_factory=lambda: dict(VARIATION))
+    motor_names: tuple[str, ...] = ()
 
     @property
     def leg_signs(self) -> np.ndarray:
@@ -178,7 +180,7 @@ _MIRRORED = {
 }
 """Signs of a rear and a right leg's x and y relative to the front left leg's."""
 _SIZES = ("action_scale_rad", "mass_kg", "foot_radius_m", "nominal_height_m", "width_m")
-OPTIONAL_KEYS = ("joint_signs", "variation")
+OPTIONAL_KEYS = ("joint_signs", "variation", "motor_names")
 _NUMBERS = (*_JOINTS, *_SIZES, *_MIRRORED, "trunk_half_size_m")
 _POSITIVE = (*_GAINS, *_SIZES, "trunk_half_size_m")
 CARD_KEYS = (*_TEXTS, *_NAMES, *_NUMBERS)
@@ -292,6 +294,7 @@ def _card(path: Path, raw: dict[str, Any]) -> RobotCard:
     entries |= {key: _numbers(raw[key], key, wrong) for key in _NUMBERS}
     entries["joint_signs"] = _numbers(raw.get("joint_signs", 1), "joint_signs", wrong)
     entries["variation"] = VARIATION | _ranges(raw.get("variation", {}), wrong)
+    entries["motor_names"] = _motor_names(raw, wrong)
     try:
         mjcf_path = join_inside(path.parent, raw["mjcf"])  # a store of this robot keeps its text
     except DatasetError as error:
@@ -324,6 +327,17 @@ def _check_names(names: Any, key: str, count: int, wrong: _Wrong) -> None:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise wrong(f"{key} names {', '.join(twice)} more than once")
+
+
+def _motor_names(raw: dict[str, Any], wrong: _Wrong) -> tuple[str, ...]:
+    """The joints in the order of the robot's motors; () for a card without it."""
+    if "motor_names" not in raw:
+        return ()
+    names = raw["motor_names"]
+    _check_names(names, "motor_names", N_JOINTS, wrong)
+    if other := sorted(set(names) ^ set(raw["joint_names"])):
+        raise wrong(f"motor_names has to name the joints of joint_names; differing: {other[0]}")
+    return tuple(names)
 
 
 def _numbers(value: Any, key: str, wrong: _Wrong) -> Any:

@@ -37,14 +37,8 @@ from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, read_record, write_record
 from gaitforge.flows.tasks.policy_sources import data_of, observed, run_source, trained_robot
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
-from gaitforge.learners.export.export import (
-    CommandFacts,
-    ExportResult,
-    FieldFacts,
-    PolicyExportOptions,
-    RobotFacts,
-    export_policy,
-)
+from gaitforge.learners.export.description import CommandFacts, FieldFacts, RobotFacts
+from gaitforge.learners.export.export import ExportResult, PolicyExportOptions, export_policy
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import KEPT
 
@@ -288,6 +282,7 @@ def robot_facts(
             CommandFacts(name, unit, low, high)
             for name, unit, (low, high) in zip(COMMAND_NAMES, COMMAND_UNITS, bounds, strict=True)
         ),
+        motor_names=robot.motor_names,
     )
 
 

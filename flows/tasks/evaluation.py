@@ -42,10 +42,8 @@ from gaitforge.learners.checkpoint import (
     check_layout,
 )
 from gaitforge.learners.control.control import LearnedPolicy
-from gaitforge.learners.export.onnx_policy import (
-    OnnxPolicy,
-    read_description,
-)
+from gaitforge.learners.export.onnx_policy import read_description
+from gaitforge.learners.export.policy_formats import policy_runtime
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import OF_RETURNS
@@ -337,7 +335,7 @@ class EvaluationPlan(ABC):
             )
         check_layout(network.layout, self.obs_slices, source.place)
 
-    def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
+    def _exported(self, source: PolicySource, robots: int) -> Any:
         """An exported policy for a number of robots.
 
         Raises:
@@ -360,7 +358,8 @@ class EvaluationPlan(ABC):
         if references is not None and returns is not None:
             zero = returns["zero_return"]
             target *= (references.hundred - zero) / (returns["expert_return"] - zero)
-        policy = OnnxPolicy(source.folder, robots, source.name, target, self.action_limit)
+        runtime = policy_runtime(source.runtime)
+        policy = runtime.open(source.folder, robots, source.name, target, self.action_limit)
         fields = description["observation"]["fields"]
         slices = {field: (bounds["start"], bounds["stop"]) for field, bounds in fields.items()}
         if self.obs_slices is not None and slices != dict(self.obs_slices):

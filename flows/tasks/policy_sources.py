@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from gaitforge.learners.export.onnx_policy import (
     is_exported_policy,
     read_description,
 )
+from gaitforge.learners.export.policy_formats import DEFAULT_RUNTIME, policy_runtime
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import run_folder, shipped_policies
 
@@ -43,12 +44,14 @@ class PolicySource:
             program's ONNX file, a class as "module:Class" that is called with the number of robots,
             or an expert's name.
         which: checkpoint of a run: "last", "best" by validation loss, or "step-N".
+        runtime: what runs an exported policy, a name of `POLICY_RUNTIMES`.
     """
 
     name: str
     kind: Literal["run", "exported", "onnx", "class", "expert"]
     place: str
     which: str = "last"
+    runtime: str = DEFAULT_RUNTIME
 
     @property
     def folder(self) -> Path:
@@ -68,7 +71,8 @@ class PolicySource:
         if self.kind == ONNX:
             return sha256_file(self.folder)[:16]
         if self.kind == EXPORTED:
-            return digest(read_description(self.folder)["files"])
+            files = read_description(self.folder)["files"]
+            return digest(files if self.runtime == DEFAULT_RUNTIME else [files, self.runtime])
         if self.kind == RUN:
             return sha256_file(checkpoint_path(self.folder, self.which))[:16]
         raise ValueError(f"{self.place} is an expert, not a trained policy")
@@ -96,6 +100,20 @@ class PolicySource:
         for name, tensor in state.items():
             sha256.update(name.encode() + tensor.numpy().tobytes())
         return sha256.hexdigest()[:16]
+
+    def run_by(self, runtime: str) -> "PolicySource":
+        """The same exported policy in another runtime.
+
+        Raises:
+            ValueError: no such runtime, or a policy that is no exported one.
+        """
+        policy_runtime(runtime)
+        if self.kind != EXPORTED:
+            raise ValueError(
+                f"{self.place} is no exported policy, which a runtime runs; `gaitforge export` "
+                "makes one"
+            )
+        return replace(self, runtime=runtime)
 
     def network(self, obs_slices: Mapping[str, tuple[int, int]] | None) -> PolicyNetwork:
         """The network of a run; ValueError for none, or one of another observation."""

@@ -4,6 +4,7 @@ The step of most networks is compiled with numba, for one CPU thread (`CompiledS
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,28 +45,43 @@ from gaitforge.learners.tokens import (
 )
 
 
-class CompiledStep:
-    """`PolicyNetwork.step` of N robots, with a copy of the weights and the robots' state.
+@dataclass(frozen=True)
+class StepProgram:
+    """A network's control step for compiled loops, with a copy of its weights.
 
-    kernel, network: a function of `compiled_kernels` and its constants. state: arrays (N, ...),
-    zeros at an episode's start. period: steps after which the state's slots repeat.
+    Attributes:
+        kernel: a function of `compiled_kernels`.
+        source: (D,) the observation index of each token index; -1, -2, ... for the condition's.
+        parts: all weights in the order in which the kernel reads them, float32.
+        constants: further arrays and numbers of the kernel's `network`, after source and weights.
+        state: arrays (N, ...) of the robots' memory, zeros at an episode's start.
+        period: steps after which the state's slots repeat.
     """
 
-    def __init__(
-        self,
-        policy: PolicyNetwork,
-        kernel: Callable[..., None],
-        network: tuple[Any, ...],
-        state: tuple[np.ndarray, ...],
-        period: int,
-    ) -> None:
+    kernel: Callable[..., None]
+    source: np.ndarray
+    parts: tuple[np.ndarray, ...]
+    constants: tuple[Any, ...]
+    state: tuple[np.ndarray, ...]
+    period: int
+
+    @property
+    def network(self) -> tuple[Any, ...]:
+        """The kernel's `network`."""
+        return self.source, np.concatenate([part.ravel() for part in self.parts]), *self.constants
+
+
+class CompiledStep:
+    """`PolicyNetwork.step` of N robots, with a copy of the weights and the robots' state."""
+
+    def __init__(self, policy: PolicyNetwork, program: StepProgram) -> None:
         """Compile, which takes seconds the first time; later the code is read from disk."""
-        self._kernel = kernel
-        self._network = network
-        self._state = state
-        self._period = period
+        self._kernel = program.kernel
+        self._network = program.network
+        self._state = program.state
+        self._period = program.period
         self._slot = 0
-        robots = len(state[0])
+        robots = len(self._state[0])
         self._shape = robots, policy.act_dim
         self._no_condition = np.zeros((robots, policy.layout.condition_dim), np.float32)
         self._bounds, self._filter = None, np.float32(policy.action_filter)
@@ -110,7 +126,13 @@ class CompiledStep:
 
 
 def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None:
-    """The compiled step of a float32 policy on the CPU; None for kinds that have none.
+    """The compiled step of a float32 policy on the CPU; None for kinds that have none."""
+    program = step_program(policy, num_robots)
+    return None if program is None else CompiledStep(policy, program)
+
+
+def step_program(policy: PolicyNetwork, num_robots: int) -> StepProgram | None:
+    """The program of a float32 policy's control step; None for kinds that have none.
 
     FCNet, the Transformers and the MLPs have one, and BoT unless its masking is "soft".
     """
@@ -128,7 +150,7 @@ def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None
     return None
 
 
-def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
+def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> StepProgram:
     config = network.config
     d = config.hidden_dim
     h = config.decoder_dim
@@ -148,11 +170,11 @@ def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
         np.zeros((robots, n, config.n_layers, d), np.float32),
         np.zeros((robots, config.n_layers, 2 * m, d)),
     )
-    constants = (source, weights, turn, gelu_polynomial(), h)
-    return CompiledStep(policy, fcnet_step, constants, state, n)
+    constants = (turn, gelu_polynomial(), h)
+    return StepProgram(fcnet_step, source, weights, constants, state, n)
 
 
-def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
+def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> StepProgram:
     config = network.config
     graph = network.graph
     v = len(graph.nodes)
@@ -176,8 +198,6 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
     before = np.cumsum([0, *(len(mask.columns) for mask in masks)])[:-1, None]
     starts = np.stack([mask.starts.numpy() for mask in masks]) + before
     constants = (
-        source,
-        weights,
         _waves(network.memory),
         node_of_index(graph.observations).numpy(),
         node_of_index(graph.actions).numpy(),
@@ -186,10 +206,10 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
         (e, config.n_heads, config.feedforward_dim, network.memory.numbers),
     )
     state = _memory_state(network, robots)
-    return CompiledStep(policy, bot_step, constants, state, network.memory.steps)
+    return StepProgram(bot_step, source, weights, constants, state, network.memory.steps)
 
 
-def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) -> CompiledStep:
+def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) -> StepProgram:
     nodes = np.empty(0, np.int64)
     gelu = gelu_polynomial()
     v = 0
@@ -213,14 +233,14 @@ def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) ->
     widths = [[linear.out_features, on] for linear, on in zip(linears, active, strict=True)]
     layers = np.array(widths, np.int64)
     sizes = (network.memory.numbers, int(v), int(e))
-    constants = (source, weights, _waves(network.memory), nodes, gelu, layers, sizes)
+    constants = (_waves(network.memory), nodes, gelu, layers, sizes)
     state = _memory_state(network, robots)
-    return CompiledStep(policy, dense_step, constants, state, network.memory.steps)
+    return StepProgram(dense_step, source, weights, constants, state, network.memory.steps)
 
 
 def _causal(
     policy: PolicyNetwork, network: CausalNetwork, trunk: CausalTrunk, robots: int
-) -> CompiledStep:
+) -> StepProgram:
     if isinstance(network, DecisionTransformer):
         widths = network.widths
         embeddings = [network.embed_action, network.embed_return, network.embed_state]
@@ -245,7 +265,7 @@ def _causal(
     frequencies = trunk.frequencies(torch.device("cpu"))
     frequencies = frequencies[len(frequencies) // 2 :].numpy().copy()
     bounds = np.cumsum([0, *widths])
-    constants = source, weights, gelu_polynomial(), bounds, frequencies, has_norm
+    constants = gelu_polynomial(), bounds, frequencies, has_norm
     shape = robots, len(trunk.blocks), trunk.last_norm.weight.numel() // w
     state = (
         np.zeros((*shape, w, slots), np.float32),
@@ -253,7 +273,9 @@ def _causal(
         np.zeros(robots, np.int64),
     )
     # The slot is a clock. It starts again after some decades, once for n steps with wrong lags.
-    return CompiledStep(policy, transformer_step, constants, state, trunk.context_len * 10**9)
+    return StepProgram(
+        transformer_step, source, weights, constants, state, trunk.context_len * 10**9
+    )
 
 
 def _waves(memory: StackedMemory | SpectralMemory) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +296,7 @@ def _memory_state(network: HistoryNetwork, robots: int) -> tuple[np.ndarray, np.
 
 def _source_and_weights(
     policy: PolicyNetwork, channels: Tensor | None, parts: list[Tensor]
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """`source` of the kernels, and all weights in the order in which they are read.
 
     The observation's mean, std and bound by token index, the network's parts, the action's mean and
@@ -288,8 +310,7 @@ def _source_and_weights(
     action = policy.action_normaliser
     inputs = [values[seen] for values in (obs.mean, obs.std, obs.limits())]
     parts = [*inputs, *parts, action.mean, action.std]
-    numbers = [part.detach().numpy().astype(np.float32, order="C").ravel() for part in parts]
-    return source, np.concatenate(numbers)
+    return source, tuple(part.detach().numpy().astype(np.float32, order="C") for part in parts)
 
 
 def _token_source(layout: TokenLayout) -> np.ndarray:

@@ -1,10 +1,10 @@
 """Export of trained policies as files that a robot's program can run without this project.
 
-A folder holds the control step with its normalisers as `policy.onnx` and `policy.pt2`, and
+A folder holds the control step with its normalisers in one or more formats (`policy_formats`), and
 `policy.json` with its description and examples of inputs and actions.
 
-`policy.onnx` is an ONNX model and `policy.pt2` a `torch.export` program. Both are checked against
-torch.
+The product's own formats are `policy.onnx`, an ONNX model, and `policy.pt2`, a `torch.export`
+program. Both are checked against torch.
 """
 
 import contextlib
@@ -15,7 +15,8 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -26,17 +27,19 @@ import torch
 
 from gaitforge.common.errors import disk_failures, missing_package
 from gaitforge.common.files import fsync_tree, replace_durably, sha256_file, temporary_name
-from gaitforge.learners.checkpoint import check_layout
-from gaitforge.learners.control.step_modules import PolicyStep, StateTensor
-from gaitforge.learners.export.onnx_policy import DESCRIPTION, FORMAT, FORMAT_VERSION, PROGRAMS
+from gaitforge.learners.control.step_modules import PolicyStep
+from gaitforge.learners.export.description import RobotFacts, model_properties, policy_metadata
+from gaitforge.learners.export.onnx_policy import DESCRIPTION, MODEL
+from gaitforge.learners.export.policy_formats import DEFAULT_FORMATS, policy_format
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.learners.tokens import RETURN_TO_GO, TARGET
+from gaitforge.learners.tokens import RETURN_TO_GO
 
-# Formats: a policy's step as an ONNX model and as a `torch.export` program.
+# The product's own formats: a policy's step as an ONNX model and as a `torch.export` program.
 
 # First opset with Gelu and LayerNormalization as single operations (ONNX 1.15).
 OPSET = 20
 TOLERANCE = 1e-5
+_PROGRAM = "policy.pt2"
 
 Step = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 """A control step: inputs ordered by `PolicyStep.input_names` -> outputs by `output_names`."""
@@ -126,9 +129,13 @@ def trace(module: PolicyStep) -> torch.export.ExportedProgram:
 def to_pt2(program: torch.export.ExportedProgram, *_: object) -> bytes:
     """An archive for `torch.export.load`; arguments as `to_onnx`."""
     buffer = io.BytesIO()
+    examples = program.example_inputs
     program.example_inputs = None  # torch would pickle them
-    with _quiet():
-        torch.export.save(program, buffer)
+    try:
+        with _quiet():
+            torch.export.save(program, buffer)
+    finally:
+        program.example_inputs = examples
     return buffer.getvalue()
 
 
@@ -190,10 +197,6 @@ def onnx_step(content: bytes, module: PolicyStep) -> Step:
     return step
 
 
-FORMATS = {"onnx": ("ONNX model", to_onnx, onnx_step), "pt2": ("pt2 program", to_pt2, pt2_step)}
-"""Name -> what it is, the function that writes it, and the function that runs it."""
-
-
 def onnx_packages() -> tuple[ModuleType, ModuleType]:
     """The packages onnx and onnxruntime; ValueError if they are not installed."""
     try:
@@ -227,179 +230,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# Description of an exported policy for a robot's program.
-@dataclass(frozen=True)
-class CommandFacts:
-    """One number of the command, with its range in training."""
-
-    name: str
-    unit: str
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class FieldFacts:
-    """One field of the observation; `meaning` says its frame."""
-
-    start: int
-    stop: int
-    unit: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class RobotFacts:
-    """The robot and the control loop of a policy, joints in the order of `joint_names`.
-
-    A joint's target is default_joint_pos + action_scale * action, with the action clipped to
-    +-action_limit and the target to the joint's limits widened by target_margin. The PD law runs
-    at least `decimation` times in a control step of `control_dt_s`.
-    """
-
-    robot: str
-    joint_names: tuple[str, ...]
-    default_joint_pos_rad: tuple[float, ...]
-    joint_lower_rad: tuple[float, ...]
-    joint_upper_rad: tuple[float, ...]
-    kp_nm_per_rad: tuple[float, ...]
-    kd_nms_per_rad: tuple[float, ...]
-    torque_limit_nm: tuple[float, ...]
-    action_scale_rad: float
-    action_limit: float
-    target_margin_rad: float
-    control_dt_s: float
-    decimation: int
-    observation: Mapping[str, FieldFacts]
-    command: tuple[CommandFacts, ...]
-
-    @property
-    def obs_slices(self) -> dict[str, tuple[int, int]]:
-        """Field -> (start, stop)."""
-        return {name: (span.start, span.stop) for name, span in self.observation.items()}
-
-
-def policy_metadata(
-    policy: PolicyNetwork,
-    card: Mapping[str, Any],
-    facts: RobotFacts | None,
-    module: PolicyStep,
-    source: Mapping[str, Any],
-    note: str = "",
-) -> dict[str, object]:
-    """The description without files and known answers; JSON values.
-
-    Without `facts` the robot's entries are None, and units and meanings of the observation.
-
-    Raises ValueError if the robot has other observations or another number of joints.
-    """
-    control: dict[str, object] | None = None
-    command: list[object] | None = None
-    if facts is None:
-        slices = sorted(policy.layout.stored_slices.items(), key=lambda item: item[1])
-        observation = {
-            name: {"start": start, "stop": stop, "unit": None, "meaning": None}
-            for name, (start, stop) in slices
-        }
-    else:
-        _check_robot(policy, facts)
-        loop = asdict(facts)
-        observation = loop.pop("observation")
-        command = list(loop.pop("command"))
-        control = {k: list(v) if isinstance(v, tuple) else v for k, v in loop.items()}
-    targets = module.targets
-    returns = {
-        "expert_return": policy.return_at(1.0),
-        "zero_return": policy.return_at(0.0),
-        "unit": "sum of stored rewards",
-    }
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "model": dict(card["model"]),
-        "parameters": card.get("parameters"),
-        "batch_size": module.batch_size,
-        "observation": {"dim": module.obs_dim, "fields": observation},
-        "command": command,
-        "action": {"dim": policy.act_dim, "filter": policy.action_filter},
-        "return_to_go": returns if RETURN_TO_GO in targets else None,
-        "target": {"labels": policy.condition.labels} if TARGET in targets else None,
-        "state": [_state_entry(tensor) for tensor in module.state_tensors],
-        "inputs": module.input_names,
-        "outputs": module.output_names,
-        "control": control,
-        "note": note,
-        "source": dict(source),
-    }
-
-
-def _check_robot(policy: PolicyNetwork, facts: RobotFacts) -> None:
-    check_layout(policy.layout, facts.obs_slices, "the policy")
-    if policy.act_dim != len(facts.joint_names):
-        raise ValueError(
-            f"the policy moves {policy.act_dim} joints, but {facts.robot} has "
-            f"{len(facts.joint_names)}"
-        )
-
-
-def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
-    """The description under short names, for the properties of an ONNX file.
-
-    Names as mjlab's runtimes read them; `gaitforge` holds the whole description. Those of a robot
-    are absent without one.
-    """
-    source = metadata["source"]
-    fields = metadata["observation"]["fields"]
-    return {
-        "run_path": source.get("run", ""),
-        "observation_names": list(fields),
-        "observation_slices": {name: [f["start"], f["stop"]] for name, f in fields.items()},
-        **(_robot_properties(metadata) if metadata["control"] else {}),
-        "dataset_version": str(source.get("dataset_version", "")),
-        "dataset_hash": source.get("dataset_hash", ""),
-        "checkpoint_hash": source.get("checkpoint_sha256", ""),
-        "format_version": str(metadata["format_version"]),
-        "gaitforge": dict(metadata),
-    }
-
-
-def _robot_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
-    control = metadata["control"]
-    return {
-        "joint_names": control["joint_names"],
-        "joint_stiffness": control["kp_nm_per_rad"],
-        "joint_damping": control["kd_nms_per_rad"],
-        "default_joint_pos": control["default_joint_pos_rad"],
-        "command_names": [command["name"] for command in metadata["command"]],
-        "action_scale": [control["action_scale_rad"]],
-        "action_limit": [control["action_limit"]],
-        "joint_pos_lower": control["joint_lower_rad"],
-        "joint_pos_upper": control["joint_upper_rad"],
-        "joint_torque_limit": control["torque_limit_nm"],
-        "control_dt": [control["control_dt_s"]],
-        "decimation": [control["decimation"]],
-        "command_ranges": {
-            command["name"]: [command["low"], command["high"]] for command in metadata["command"]
-        },
-    }
-
-
-def _state_entry(state: StateTensor) -> dict[str, object]:
-    values = state.initial.unique()
-    assert values.numel() == 1, "every network starts from a uniform state"
-    fill = values.item()
-    return {
-        "input": state.name,
-        "output": f"next_{state.name}",
-        "shape": list(state.initial.shape),
-        "dtype": str(np.dtype(str(state.initial.dtype).removeprefix("torch."))),
-        # JSON has no infinity.
-        "fill": fill if torch.isfinite(values).all() else str(fill),
-        "batch_axis": state.batch_axis,
-        "in_place": state.in_place,
-    }
-
-
 # The folder of an exported policy.
 _CHECKED_STEPS = 160
 _STORED_STEPS = 12
@@ -407,28 +237,99 @@ _STORED_STEPS = 12
 
 @dataclass(frozen=True)
 class PolicyExportOptions:
-    """The formats, and the fixed number of robots per step.
+    """The formats with their own options, and the fixed number of robots per step.
 
-    Raises ValueError for no, an unknown or a repeated format, or no robot.
+    Attributes:
+        formats: names of `POLICY_FORMATS`.
+        batch_size: robots a step of the ONNX model and of the `torch.export` program.
+        settings: format -> its options, for those that do not have their defaults.
+
+    Raises:
+        ValueError: no, an unknown or a repeated format, or no robot.
     """
 
-    formats: tuple[str, ...] = tuple(PROGRAMS)
+    formats: tuple[str, ...] = DEFAULT_FORMATS
     batch_size: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.formats if name not in PROGRAMS]
-        if unknown or not self.formats or len(set(self.formats)) != len(self.formats):
-            wrong = f"unknown format {unknown[0]!r}" if unknown else "give each format once"
-            raise ValueError(f"{wrong}; allowed: {', '.join(PROGRAMS)}")
+        for name in self.formats:
+            policy_format(name)
+        if not self.formats or len(set(self.formats)) != len(self.formats):
+            raise ValueError("give each format once, and at least one")
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+
+    def of(self, name: str) -> Any:
+        """The options of a format; None for one that has none."""
+        return self.settings.get(name) or policy_format(name).new_options()
+
+
+@dataclass(frozen=True)
+class WrittenFiles:
+    """The files of a format.
+
+    Attributes:
+        files: path below the export's folder, with "/", -> content.
+        error: the largest difference from the policy when they ran, relative to actions above 1;
+            None if nothing here runs them.
+        notes: what the user should know, a line each.
+    """
+
+    files: Mapping[str, bytes]
+    error: float | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PolicyExport:
+    """What the formats write from.
+
+    Attributes:
+        policy: on the CPU, in float32, for evaluation.
+        facts: the robot and its control loop; None for a policy of no known robot.
+        module: the policy's step as a pure function of tensors.
+        metadata: the description, without files and known answers.
+    """
+
+    policy: PolicyNetwork
+    facts: RobotFacts | None
+    module: PolicyStep
+    metadata: Mapping[str, Any]
+
+    @cached_property
+    def answers(self) -> KnownAnswers:
+        """Random observations of an episode, and the policy's actions."""
+        return make_known_answers(self.policy, self.module.batch_size, _CHECKED_STEPS)
+
+    @cached_property
+    def program(self) -> torch.export.ExportedProgram:
+        """The step as a graph of tensor operations."""
+        return trace(self.module)
+
+
+def write_onnx(export: PolicyExport, _: None) -> WrittenFiles:
+    """`policy.onnx`, checked against the policy."""
+    content = to_onnx(export.program, export.module, model_properties(export.metadata))
+    step = onnx_step(content, export.module)
+    error = check_step(step, export.module, export.answers, "ONNX model")
+    return WrittenFiles({MODEL: content}, error)
+
+
+def write_pt2(export: PolicyExport, _: None) -> WrittenFiles:
+    """`policy.pt2`, checked against the policy."""
+    content = to_pt2(export.program)
+    step = pt2_step(content, export.module)
+    error = check_step(step, export.module, export.answers, "pt2 program")
+    return WrittenFiles({_PROGRAM: content}, error)
 
 
 @dataclass(frozen=True)
 class ExportResult:
     """The written files: file -> bytes, format -> largest error against torch.
 
-    `note` says what the description lacks, in one line; empty for nothing.
+    `note` says what the description lacks, in one line; empty for nothing. `format_notes` are what
+    the formats say of their files.
     """
 
     folder: Path
@@ -436,6 +337,7 @@ class ExportResult:
     errors: dict[str, float]
     already_there: bool = False
     note: str = ""
+    format_notes: tuple[str, ...] = ()
 
 
 def export_policy(
@@ -459,60 +361,61 @@ def export_policy(
         onnx_packages()
     module = PolicyStep(policy, options.batch_size)
     metadata = policy_metadata(policy, card, facts, module, source or {}, note)
-    done = _already_there(dst, metadata, options)
+    metadata["formats"] = list(options.formats)
+    if options.settings:
+        metadata["format_settings"] = {k: asdict(v) for k, v in options.settings.items()}
+    done = _already_there(dst, metadata)
     if done is not None:
         return replace(done, note=note)
-    contents, errors = _programs(policy, module, metadata, options)
+    export = PolicyExport(policy.eval(), facts, module, metadata)
+    contents, errors, notes = _contents(export, options)
     _write_folder(dst, contents)
     sizes = {name: len(content) for name, content in contents.items()}
-    return ExportResult(dst, sizes, errors, note=note)
+    return ExportResult(dst, sizes, errors, note=note, format_notes=notes)
 
 
-def _programs(
-    policy: PolicyNetwork,
-    module: PolicyStep,
-    metadata: dict[str, object],
-    options: PolicyExportOptions,
-) -> tuple[dict[str, bytes], dict[str, float]]:
-    """File -> content, and format -> error."""
-    answers = make_known_answers(policy, options.batch_size, _CHECKED_STEPS)
-    program = trace(module)
-    contents = {}
-    errors = {}
-    for name, (label, write, step_of) in FORMATS.items():
-        if name in options.formats:
-            content = write(program, module, model_properties(metadata))
-            errors[name] = check_step(step_of(content, module), module, answers, label)
-            contents[PROGRAMS[name]] = content
-    description = metadata | {
+def _contents(
+    export: PolicyExport, options: PolicyExportOptions
+) -> tuple[dict[str, bytes], dict[str, float], tuple[str, ...]]:
+    """File -> content, format -> error, and the formats' notes."""
+    contents: dict[str, bytes] = {}
+    errors: dict[str, float] = {}
+    notes: list[str] = []
+    for name in options.formats:
+        written = policy_format(name).write(export, options.of(name))
+        if twice := sorted(contents.keys() & written.files.keys()):
+            raise ValueError(f"two of the formats {', '.join(options.formats)} write {twice[0]}")
+        contents |= written.files
+        notes += written.notes
+        if written.error is not None:
+            errors[name] = written.error
+    description = {
+        **export.metadata,
         "files": {name: sha256(content).hexdigest() for name, content in contents.items()},
         "errors": errors,
-        "known_answers": answers.to_json(_STORED_STEPS),
+        "known_answers": export.answers.to_json(_STORED_STEPS),
     }
-    return contents | {DESCRIPTION: _json_bytes(description)}, errors
+    return contents | {DESCRIPTION: _json_bytes(description)}, errors, tuple(notes)
 
 
-def _already_there(
-    dst: Path, metadata: Mapping[str, Any], options: PolicyExportOptions
-) -> ExportResult | None:
+def _already_there(dst: Path, metadata: Mapping[str, Any]) -> ExportResult | None:
     """The result of the same export if it is in `dst`, undamaged; None if `dst` is free."""
     if not dst.exists() or (dst.is_dir() and not any(dst.iterdir())):
         return None
-    files = {PROGRAMS[name] for name in options.formats}
     record: Any = None
     try:
         record = json.loads((dst / DESCRIPTION).read_text(encoding="utf-8"))
+        names = {path.relative_to(dst).as_posix() for path in dst.rglob("*") if path.is_file()}
         same = (
             json.loads(_json_bytes(metadata)).items() <= record.items()
-            and set(record["files"]) == files
-            and {path.name for path in dst.iterdir()} == {*files, DESCRIPTION}
+            and names == {*record["files"], DESCRIPTION}
             and all(sha256_file(dst / name) == digest for name, digest in record["files"].items())
         )
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError):
         same = False
     if not same:
         raise ValueError(f"{dst} exists and holds something else; give a new folder")
-    sizes = {name: (dst / name).stat().st_size for name in sorted({*files, DESCRIPTION})}
+    sizes = {name: (dst / name).stat().st_size for name in sorted([*record["files"], DESCRIPTION])}
     return ExportResult(dst, sizes, record["errors"], already_there=True)
 
 
@@ -529,7 +432,9 @@ def _write_folder(dst: Path, contents: Mapping[str, bytes]) -> None:
             dst.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
             for name, content in contents.items():
-                (temporary / name).write_bytes(content)
+                path = temporary / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
             fsync_tree(temporary)
             replace_durably(temporary, dst)
     finally:

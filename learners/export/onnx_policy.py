@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 MODEL = "policy.onnx"
-PROGRAMS = {"onnx": MODEL, "pt2": "policy.pt2"}
 DESCRIPTION = "policy.json"
 FORMAT = "gaitforge-policy"
 FORMAT_VERSION = 1

@@ -20,6 +20,7 @@ from gaitforge.flows.progress import leads
 from gaitforge.pipeline.cli.parsing.entries import (
     OTHERS,
     CommandEntry,
+    added_actions,
     added_command,
     added_commands,
 )
@@ -112,8 +113,27 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
     for name, entry in entries.items():
         parser = add_command(commands, name, entry.summary)
         if argv is None or name in argv[:1]:
-            entry.fill(parser)
+            _fill(parser, name, entry, () if argv is None else argv[1:2])
     return program
+
+
+def _fill(parser: Parser, name: str, entry: CommandEntry, words: Sequence[str]) -> None:
+    """Add a command's options to its parser.
+
+    Where a plug-in adds an action to a command with work of its own and the next of the `words`
+    names it, these are that action's options; else the help tells of it.
+    """
+    actions = added_actions(name)
+    if not actions or entry.load().has_actions:
+        entry.fill(parser)
+        return
+    for action in actions.keys() & set(words):
+        commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        actions[action].fill(add_command(commands, action, actions[action].summary))
+        return
+    entry.fill(parser)
+    lines = [f"  gaitforge {name} {action}  {found.summary}" for action, found in actions.items()]
+    parser.epilog = "\n".join([parser.epilog or "", "", "also:", *lines])
 
 
 class _Program(Parser):

@@ -164,6 +164,10 @@ def models_command(arguments: argparse.Namespace) -> None:
         "legged, a plug-in's or your own, module:Plan (default: the run's, or legged)",
     ),
     CHECKPOINT,
+    option(
+        "--runtime",
+        "what runs an exported policy's files: onnx, or a plug-in's, such as c (default: onnx)",
+    ),
     ROBOT,
     SIMULATOR,
     RANDOMISATION,
@@ -231,6 +235,8 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     source = plan.source(arguments.policy, "last")
     if source.kind == RUN:
         source = plan.source(arguments.policy, arguments.checkpoint)
+    if arguments.runtime:
+        source = source.run_by(arguments.runtime)
     folder = policy if policy.is_dir() else (out or policy).parent
     if out is None and arguments.runner != "local":
         out = folder / EVALUATION

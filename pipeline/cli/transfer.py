@@ -51,8 +51,8 @@ ACTIONS = option(
 )
 """The option with the actions to export."""
 
-_USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch-size N]
-                        [--robot ROBOT]
+_USAGE = """gaitforge export RUN DST [--formats F,G] [--for RUNTIME] [--checkpoint last|best]
+                        [--batch-size N] [--robot ROBOT] [--set NAME=VALUE]
        gaitforge export STORE FORMAT DST [--where CONDITION] [--terrain T] [--skill S] [--level L]
                         [--tag NAME] [--actions clean|executed] [--set NAME=VALUE]"""
 
@@ -71,7 +71,18 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
     option("--out", "the new file or folder, in place of DST", metavar="DST"),
     group(
         "to export a policy",
-        option("--formats", "onnx, pt2 (default: both)", names),
+        option(
+            "--formats",
+            "onnx, pt2, or a plug-in's, such as c (default: onnx,pt2; with --for none)",
+            names,
+        ),
+        option(
+            "--for",
+            "also the files of another project's runtime for robots, such as rl_sar",
+            names,
+            dest="for_runtimes",
+            metavar="RUNTIME",
+        ),
         option(
             "--checkpoint", "of the run: last or best (default: last)", choices=("last", "best")
         ),
@@ -105,7 +116,12 @@ def _export_policy(arguments: argparse.Namespace, source: str, target: str) -> C
     from gaitforge.flows.stages.transfer import ExportPlan, run_export
     from gaitforge.learners.export.export import ExportResult, PolicyExportOptions
 
-    options = PolicyExportOptions(**option_values(arguments, "formats", batch_size="batch"))
+    formats = _policy_formats(arguments.formats, arguments.for_runtimes or ())
+    options = PolicyExportOptions(
+        formats,
+        settings=_format_settings(formats, arguments),
+        **option_values(arguments, batch_size="batch"),
+    )
     plan = ExportPlan(options=options, **option_values(arguments, "checkpoint", "robot"))
     run = Path(source)
     destination = Path(target)
@@ -117,12 +133,53 @@ def _export_policy(arguments: argparse.Namespace, source: str, target: str) -> C
             "bytes": exported.sizes,
             "largest_error": exported.errors,
             **({"note": exported.note} if exported.note else {}),
+            **({"notes": list(exported.format_notes)} if exported.format_notes else {}),
         }
         rows = [{"file": name, "bytes": size} for name, size in exported.sizes.items()]
         return Result(record, about=destination, tables={"exported": rows})
 
     work = partial(run_export, plan, run, destination)
     return single(arguments, "export", work, result, destination)
+
+
+def _policy_formats(formats: Sequence[str] | None, runtimes: Sequence[str]) -> tuple[str, ...]:
+    """Names of the formats to write; ValueError for a runtime that is none."""
+    from gaitforge.learners.export.policy_formats import (
+        DEFAULT_FORMATS,
+        POLICY_FORMATS,
+        policy_format,
+    )
+
+    for name in runtimes:
+        if name not in POLICY_FORMATS or not policy_format(name).of_runtime:
+            usable = POLICY_FORMATS.usable().items()
+            known = sorted(name for name, entry in usable if entry.of_runtime)
+            raise ValueError(f"--for: no runtime '{name}'; {names_allowed(name, known)}")
+    chosen = formats if formats is not None else (() if runtimes else DEFAULT_FORMATS)
+    return tuple(dict.fromkeys([*chosen, *runtimes]))
+
+
+def _format_settings(formats: Sequence[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Format -> its options with the settings; ValueError for a setting that none of them has."""
+    from gaitforge.learners.export.policy_formats import policy_format
+
+    options = {name: policy_format(name).new_options() for name in formats}
+    options = {name: values for name, values in options.items() if values is not None}
+    if not options:
+        return {}  # where no format has options, --set is refused as one without effect
+    changed = {}
+    left = dict.fromkeys(arguments.settings)
+    for name, values in options.items():
+        known = setting_names(values)
+        own = [text for text in arguments.settings if text.partition("=")[0] in known]
+        left = {text: None for text in left if text not in own}
+        if own:
+            changed[name] = override(values, own)
+    for text in left:
+        unknown = text.partition("=")[0]
+        allowed = sorted({name for values in options.values() for name in setting_names(values)})
+        raise ValueError(f"unknown setting '{unknown}'; {names_allowed(unknown, allowed)}")
+    return changed
 
 
 def _export_data(

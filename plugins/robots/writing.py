@@ -32,6 +32,8 @@ def write_card(robot: RobotCard) -> None:
         del entries["joint_signs"]
     if entries["variation"] == VARIATION:
         del entries["variation"]
+    if not entries["motor_names"]:
+        del entries["motor_names"]
     lines = ",\n".join(f"  {json.dumps(key)}: {_text(value)}" for key, value in entries.items())
     write_bytes_durably(robot.path, f"{{\n{lines}\n}}\n".encode())
 

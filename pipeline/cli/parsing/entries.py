@@ -25,11 +25,15 @@ OTHERS = "others"
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its name, its help, and a function that adds its options to a parser."""
+    """A command: its name, its help, and a function that adds its options to a parser.
+
+    has_actions: whether it has only commands of its own, such as `dataset merge`.
+    """
 
     name: str
     what: str
     fill: Callable[[argparse.ArgumentParser], None]
+    has_actions: bool = False
 
 
 @dataclass(frozen=True)

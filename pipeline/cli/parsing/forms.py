@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from gaitforge.collectors.simulators import backend_names
 from gaitforge.datasets.formats import format_names
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmForm
-from gaitforge.learners.export.onnx_policy import PROGRAMS
+from gaitforge.learners.export.policy_formats import POLICY_FORMATS
 from gaitforge.learners.models.registry import model_names
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.runners import runner_names
@@ -50,7 +51,7 @@ Skill = Annotated[str, one_of(ALL_SKILLS)]
 Model = Annotated[str, _or_module(model_names())]
 Simulator = Annotated[str, one_of(backend_names())]
 Objective = Annotated[str, one_of(OBJECTIVES)]
-Program = Annotated[str, one_of(PROGRAMS)]
+Program = Annotated[str, one_of(POLICY_FORMATS)]
 Format = Annotated[str, one_of(format_names())]
 Size = Annotated[str, one_of(("small", "full"))]
 
@@ -150,6 +151,8 @@ def form_fields(parser: argparse.ArgumentParser) -> list[FormField]:
     for action in parser._actions:
         option = next((o for o in action.option_strings if o.startswith("--")), "")
         name = option[2:].replace("-", "_") or action.dest
+        if iskeyword(name):  # no parameter of a function can be called `for`
+            name = action.dest
         if hidden.isdisjoint((name, action.dest)):
             fields.append(FormField("settings" if name == "set" else name, option, action))
     return sorted(fields, key=lambda field: bool(field.option))

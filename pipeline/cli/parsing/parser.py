@@ -227,7 +227,7 @@ def actions(name: str, example: str, *commands: Command) -> Command:
             if action not in inner.choices:  # no package replaces a command of ours
                 entry.fill(add_command(inner, action, entry.summary))
 
-    return Command(name, "", fill)
+    return Command(name, "", fill, has_actions=True)
 
 
 def add_command(commands: "argparse._SubParsersAction[Any]", name: str, what: str) -> Parser:
