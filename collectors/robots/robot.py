@@ -76,7 +76,7 @@ class RobotCard:
     where a positive angle turns about +x (hip) or +y (thigh, calf), -1 where about -x or -y. Knees
     bend as in the default pose. `trunk_half_size_m` is the trunk's box along x, y and z, `width_m`
     the outline across the hips with vertical legs, `variation` the ranges of its family.
-    `motor_names` are the joints in the order of the robot's own motors, empty if the card has none.
+    `motor_names` are the joints in the order of the robot's motors, () if the card has none.
     """
 
     name: str
@@ -194,11 +194,19 @@ def list_robots() -> list[str]:
     return sorted(p.parent.name for p in ASSETS.glob(f"*/{CARD_FILE}"))
 
 
+_MOTOR_NAMES = re.compile(rb'\n *"motor_names": \[[^]]*\],|,\n *"motor_names": \[[^]]*\](?=\n})')
+
+
+def simulated_files(robot: RobotCard) -> tuple[bytes, bytes]:
+    """The card without the motors' order, which nothing simulated depends on, and the MJCF."""
+    return _MOTOR_NAMES.sub(b"", robot.path.read_bytes()), robot.mjcf_path.read_bytes()
+
+
 def own_files(robots: Sequence[RobotCard]) -> list[bytes]:
-    """Contents of the cards and MJCFs of those robots that are not shipped."""
+    """The `simulated_files` of those robots that are not shipped."""
     shipped = list_robots()
     unshipped = [robot for robot in robots if robot.name not in shipped]
-    return [file.read_bytes() for robot in unshipped for file in (robot.path, robot.mjcf_path)]
+    return [content for robot in unshipped for content in simulated_files(robot)]
 
 
 def find_robot(robot: str) -> Path:
@@ -330,10 +338,9 @@ def _check_names(names: Any, key: str, count: int, wrong: _Wrong) -> None:
 
 
 def _motor_names(raw: dict[str, Any], wrong: _Wrong) -> tuple[str, ...]:
-    """The joints in the order of the robot's motors; () for a card without it."""
-    if "motor_names" not in raw:
+    names = raw.get("motor_names")
+    if names is None:
         return ()
-    names = raw["motor_names"]
     _check_names(names, "motor_names", N_JOINTS, wrong)
     if other := sorted(set(names) ^ set(raw["joint_names"])):
         raise wrong(f"motor_names has to name the joints of joint_names; differing: {other[0]}")

@@ -1,6 +1,5 @@
 """Legged robots: an expert on N simulated robots."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -19,7 +18,7 @@ from gaitforge.collectors.legged.episodes import Driver, EpisodeSpec
 from gaitforge.collectors.legged.rollout import run_episodes
 from gaitforge.collectors.physics import processor_of, released_version
 from gaitforge.collectors.policy import Policy
-from gaitforge.collectors.robots.robot import RobotCard, load_robots
+from gaitforge.collectors.robots.robot import RobotCard, load_robots, simulated_files
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import EPISODE_STEPS
@@ -127,7 +126,7 @@ class LeggedPlan(CollectionPlan):
         """Robot -> hash of its card and MJCF, and its experts' hashes."""
         hashes: dict[str, str] = {}
         for robot, expert in self.pairs():
-            so_far = hashes.get(robot.name, digest(_simulated_files(robot).hex()))
+            so_far = hashes.get(robot.name, digest(b"".join(simulated_files(robot)).hex()))
             hashes[robot.name] = f"{so_far} {load_expert(expert).hash}"
         return hashes
 
@@ -239,18 +238,6 @@ class LeggedSimulation(Simulation):
     def close(self) -> None:
         """See `Simulation.close`."""
         self.env.close()
-
-
-_MOTOR_NAMES = re.compile(rb'\n *"motor_names": \[[^]]*\],')
-
-
-def _simulated_files(robot: RobotCard) -> bytes:
-    """A robot's card and MJCF, as the hash of its collections counts them.
-
-    Without the motors' order, which nothing simulated depends on: parts of stores keep the names
-    that they had before cards knew it.
-    """
-    return _MOTOR_NAMES.sub(b"", robot.path.read_bytes()) + robot.mjcf_path.read_bytes()
 
 
 @cache

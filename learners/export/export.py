@@ -362,8 +362,7 @@ def export_policy(
     module = PolicyStep(policy, options.batch_size)
     metadata = policy_metadata(policy, card, facts, module, source or {}, note)
     metadata["formats"] = list(options.formats)
-    if options.settings:
-        metadata["format_settings"] = {k: asdict(v) for k, v in options.settings.items()}
+    metadata["format_settings"] = {name: asdict(own) for name, own in options.settings.items()}
     done = _already_there(dst, metadata)
     if done is not None:
         return replace(done, note=note)

@@ -208,6 +208,8 @@ JOINTS = list(GO1.joint_names)
         ({"kp_nm_per_rad": True}, "kp_nm_per_rad has to be a number"),
         ({"kp_nm_per_rad": [[35.0], [35.0, 35.0]]}, "kp_nm_per_rad has to be a number"),
         ({"joint_signs": [1, -1, 0]}, "joint_signs has to be 1 or -1"),
+        ({"motor_names": JOINTS[:11]}, "motor_names needs 12 names, not 11"),
+        ({"motor_names": [*JOINTS[:11], "tail"]}, "differing: RR_calf_joint"),
         ({"kp_nm_per_rad": -35.0}, "kp_nm_per_rad has to be positive"),
         ({"mass_kg": float("nan")}, "mass_kg has to be a number or a list of numbers, all finite"),
         ({"mass_kg": 10**400}, "mass_kg has to be a number or a list of numbers, all finite"),

@@ -150,6 +150,25 @@ def test_chosen_robots_are_collected_alone_and_lost_ones_named(
         replace(plan, robot="go1,go1").schema()
 
 
+def test_the_motors_order_changes_no_parts(plan: LeggedPlan, bodies: list[RobotCard]) -> None:
+    one = replace(plan, robot=str(bodies[1].path.parent))
+    card = bodies[1].path
+    text = card.read_text()
+    entries = json.loads(text)
+    del entries["motor_names"]
+    motors = list(bodies[1].joint_names[::-1])
+    parts = []
+    try:
+        for further in ({}, {"motor_names": motors}, {"variation": {}}):
+            for card_entries in (entries | further, further | entries):
+                card.write_text(json.dumps(card_entries, indent=2) + "\n")
+                parts.append(one.part_ids())
+    finally:
+        card.write_text(text)
+    assert parts[0] == parts[1] == parts[2] == parts[3]
+    assert parts[4] != parts[0]
+
+
 def test_one_robots_plan_and_schema_are_as_before() -> None:
     assert LeggedPlan().content().keys() == {
         *("terrains", "skills", "levels", "parts", "episodes_per_part", "action_noise", "seed"),

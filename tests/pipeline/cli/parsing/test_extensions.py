@@ -16,12 +16,14 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.stage import run_stage
 from gaitforge.flows.tasks.expert_trainers import network_trainer
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
+from gaitforge.learners.export.export import PolicyExportOptions
 from gaitforge.learners.models.bodies import body_of, body_view, known_body
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.report import experiment
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.flows.making import CLAIM
+from tests.learners.control.exporting import export_small
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 
 PLAN = """
@@ -121,6 +123,33 @@ ENTRY = CommandEntry("count experts", "counting:count")
 @command("gaitforge expert count")
 def count(arguments: argparse.Namespace) -> None:
     print("three")
+"""
+POLICY_FORMAT = """
+from dataclasses import dataclass
+
+from gaitforge.learners.export.export import WrittenFiles
+from gaitforge.learners.export.onnx_policy import OnnxPolicy
+from gaitforge.learners.export.policy_formats import PolicyFormat, PolicyRuntime
+
+HOP = PolicyFormat("hops", "hopping:write", "hopping:Hops", of_runtime=True)
+LEGS = PolicyFormat("legs", "hopping:write_legs")
+RUNTIME = PolicyRuntime("hops", "hopping:Hopping")
+
+@dataclass(frozen=True)
+class Hops:
+    times: int = 1
+
+def write(export, options):
+    text = f"{export.facts.robot} {options.times}"
+    return WrittenFiles({"hop/robot.txt": text.encode()}, None, ("it hops",))
+
+def write_legs(export, options):
+    if export.policy.act_dim == 12:
+        raise ValueError("twelve joints are too many")
+
+class Hopping(OnnxPolicy):
+    def act(self, observation):
+        return 0.0 * super().act(observation)
 """
 LOGGER = """
 from gaitforge.common.run_log import LoggerEntry
@@ -544,6 +573,54 @@ def test_a_package_adds_an_action_to_a_command(install: Install, run: Run) -> No
     assert "count experts" in helped
     assert_refused(run("expert", "walk", "--far"), "cannot be loaded: KeyError: 'no")
     assert "expert.count" not in run("--help").out
+
+
+def test_a_package_adds_an_action_to_a_command_with_work_of_its_own(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install("counters", "command", "export.count", "counting:ENTRY", COUNT)
+    install("broken", "command", "export.walk", "breaking:ENTRY", "raise KeyError('no\\nwalk')")
+    assert run("export", "count").out == "three\n"
+    assert "gaitforge export count  count experts" in run("export", "--help").out
+    assert_refused(run("export", "walk", tmp_path / "x"), "cannot be loaded: KeyError: 'no")
+    assert_refused(run("export", "./count", tmp_path / "x"), "no training run at count")
+
+
+def test_a_packages_policy_format_is_written_with_its_options(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install("hops", "policy_format", "hop", "hopping:HOP", POLICY_FORMAT)
+    install("legs", "policy_format", "legs", "hopping:LEGS", POLICY_FORMAT)
+    asked = ("export", "fcnet-aliengo", tmp_path / "out")
+    assert_refused(run(*asked, "--for", "hopp"), "no runtime 'hopp'", "hop")
+    assert_refused(run(*asked, "--for", "legs"), "no runtime 'legs'")
+    assert_refused(run(*asked, "--formats", "legs"), "twelve joints are too many")
+    assert_refused(run(*asked, "--for", "hop", "--set", "time=2"), "unknown setting 'time'")
+    assert not (tmp_path / "out").exists()
+    done = json.loads(run(*asked, "--for", "hop", "--set", "times=2", "--json").out)
+    assert (tmp_path / "out" / "hop" / "robot.txt").read_text() == "aliengo 2"
+    assert (done["notes"], done["largest_error"]) == (["it hops"], {})
+    again = json.loads(run(*asked, "--for", "hop", "--set", "times=2", "--json").out)
+    assert again["already_there"]
+    assert_refused(run(*asked, "--for", "hop"), "holds something else")
+
+
+def test_a_packages_runtime_runs_an_exported_policy(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install("hops", "policy_runtime", "hop", "hopping:RUNTIME", POLICY_FORMAT)
+    export_small(tmp_path / "out", "mlp", options=PolicyExportOptions(("onnx",)))
+    cells = ("--terrain", "flat", "--skill", "stand", "--episodes", "1", "--threads", "1")
+    asked = ("evaluate", tmp_path / "out", *cells, "--json")
+    returns = []
+    for runtime in ("onnx", "hop"):
+        out = tmp_path / f"{runtime}.json"
+        evaluated = run(*asked, "--runtime", runtime, "--out", out)
+        assert evaluated.code == 0, evaluated.err
+        returns.append(json.loads(evaluated.out)["return"])
+    assert returns[0] != returns[1]
+    assert_refused(run(*asked, "--runtime", "hip"), "unknown runtime 'hip'", "hop")
+    assert_refused(run("evaluate", "fcnet-aliengo", "--runtime", "hop"), "no exported policy")
 
 
 def test_a_packages_expert_is_read_from_its_folder(
