@@ -28,7 +28,7 @@ from gaitforge.flows.experiments.summary import SUMMARY
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
-from gaitforge.pipeline.presets.experiments import PRESETS
+from gaitforge.pipeline.presets.preset import PRESETS
 from gaitforge.pipeline.report.pages import fixed, policy, words
 from gaitforge.pipeline.report.results import chance_text
 

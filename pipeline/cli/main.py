@@ -8,6 +8,7 @@ once. Handlers import what is slow to load: torch, Prefect, matplotlib.
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from typing import Any
 
 from gaitforge.common.extras import missing_module
 from gaitforge.common.interrupts import INTERRUPTED, Stopped, stop_signals
+from gaitforge.common.kernels import compile_listeners
 from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import leads
 from gaitforge.pipeline.cli.parsing.entries import (
@@ -93,6 +95,8 @@ COMMANDS = {
 in the help's order: the most used first. A plug-in's command follows the one that its entry names
 (`CommandEntry.after`), else it stands at the end of its heading; a heading of its own comes after
 these."""
+_MOMENT_S = 2.0
+"""Seconds of work without a word, as of progress."""
 SHORT_NAMES = ("demo", "pipeline", "compare", "dagger")
 """Commands that do the work of `gaitforge run PRESET`; the help has one line for them."""
 
@@ -201,9 +205,33 @@ def completion_command(arguments: argparse.Namespace) -> None:
     print(import_module("shtab").complete(build_parser(), arguments.shell))
 
 
+class _CompilingNote:
+    """Tells, once, that machine code is compiled, where that takes longer than a moment."""
+
+    def __init__(self) -> None:
+        self._started: float | None = None
+        self._told = False
+
+    def __call__(self) -> None:
+        """Hear that another function is about to be compiled."""
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now
+        if self._told or now - self._started < _MOMENT_S or not leads():
+            return
+        self._told = True
+        print(
+            "gaitforge: compiling the inner loops, once on this machine: some 10 to 30 s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     prepare_process()
+    note = _CompilingNote()
+    compile_listeners.append(note)
     try:
         arguments = parsed(sys.argv[1:] if argv is None else list(argv))
         interrupts = stop_signals(signal.SIGINT, error=lambda _: KeyboardInterrupt())
@@ -237,6 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"gaitforge: {stop}; run the same command again to resume", file=sys.stderr)
         return stop.exit_code
     finally:
+        compile_listeners.remove(note)
         finish_output()
 
 

@@ -160,11 +160,13 @@ _CHOSEN: tuple[Options, ...] = (
 )
 def run_command(arguments: argparse.Namespace) -> CommandWork:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
-    from gaitforge.flows.experiments.staged_plan import plan_class
-    from gaitforge.pipeline.presets.experiments import PRESETS
+    from gaitforge.pipeline.presets.preset import PRESETS
 
     if arguments.list_presets:
         return CommandWork(Path(), (), lambda _: _listed(PRESETS.usable()), ())
+    # Not before the list, which needs no torch.
+    from gaitforge.flows.experiments.staged_plan import plan_class
+
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
     path = Path(arguments.what)
@@ -277,7 +279,7 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
 )
 def demo_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a small pipeline end to end: collect, train, evaluate, report."""
-    from gaitforge.pipeline.presets.experiments import DEMO
+    from gaitforge.pipeline.presets.preset import DEMO
 
     arguments.runner = "prefect" if arguments.prefect else arguments.runner
     return _work(arguments, _on_stores(DEMO), arguments.out, seconds=_DEMO_S)
@@ -302,7 +304,7 @@ def demo_command(arguments: argparse.Namespace) -> CommandWork:
 )
 def compare_command(arguments: argparse.Namespace) -> CommandWork:
     """Train models with equal settings on the same episodes, or a suite's learners; evaluate."""
-    from gaitforge.pipeline.presets.experiments import COMPARE
+    from gaitforge.pipeline.presets.preset import COMPARE
 
     plan = _on_stores(arguments.suite or COMPARE)
     return _work(arguments, plan, arguments.out, arguments.stores)
@@ -337,7 +339,7 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
 )
 def dagger_command(arguments: argparse.Namespace) -> CommandWork:
     """Train in rounds, with an expert's corrections on the policy's own states."""
-    from gaitforge.pipeline.presets.experiments import DAGGER
+    from gaitforge.pipeline.presets.preset import DAGGER
 
     arguments.learners = (arguments.model,)
     return _work(arguments, _on_stores(DAGGER), arguments.out, (arguments.store,))

@@ -3,7 +3,7 @@
 Plug-ins and other packages bring further ones, see `Preset`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import listed, names_allowed
-from gaitforge.common.extensions import Registered
 from gaitforge.flows.experiments.evaluations import CONTEXT, Evaluations
 from gaitforge.flows.experiments.plan import (
     Corrections,
@@ -28,11 +27,8 @@ from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.presets.preset import Preset
+from gaitforge.pipeline.presets.preset import DEMO, PRESETS
 
-COMPARE = "compare"
-DAGGER = "dagger"
-DEMO = "demo"
 SIZES = SMALL, FULL = "small", "full"
 ALL_CELLS: Settings = {
     "terrains": tuple(TERRAINS),
@@ -56,7 +52,7 @@ _WHOLE_EPISODES: Settings = {
 }
 
 
-def _demo() -> Experiment:
+def demo() -> Experiment:
     """Sizes fit two cores, ten minutes and 4 GiB."""
     grid = COLLECTION_PRESETS[DEMO]
     corrections = LeggedPlan(grid=replace(grid, parts=grid.parts // 2, seed=1000))
@@ -82,7 +78,7 @@ def _collecting(name: str) -> Experiment:
     return Experiment(collect=plan, seeds=(0, 1, 2), evaluate=evaluate)
 
 
-def _compare() -> Experiment:
+def compare() -> Experiment:
     """Models with equal settings on the same episodes."""
     models = ("fcnet", "transformer", "history-mlp", "mlp")
     return Experiment(
@@ -94,7 +90,7 @@ def _compare() -> Experiment:
     )
 
 
-def _dagger() -> Experiment:
+def dagger() -> Experiment:
     """Rounds of corrections beside plain imitation of as many episodes."""
     corrections = Corrections(LeggedPlan(CollectionGrid(parts=4, seed=1001)), rounds=3, plain=True)
     return Experiment({"fcnet": {}}, corrections=corrections)
@@ -146,7 +142,7 @@ def _d4rl_published() -> tuple[Published, ...]:
     )
 
 
-def _d4rl(full: bool = False) -> Experiment:
+def d4rl(full: bool = False) -> Experiment:
     """The methods of the FCNet paper's Table 2 and later ones, on D4RL's sets.
 
     Each trains for about a minute of one core: at most 1 % of the papers' million updates. So few
@@ -204,7 +200,7 @@ def _d4rl(full: bool = False) -> Experiment:
 _OF_BEST = (0.92, 0.78, 0.64, 0.5, 0.37, 0.23)
 
 
-def _legged_mixed() -> Experiment:
+def legged_mixed() -> Experiment:
     """Imitation, filtered and return-conditioned, and two value-based methods, on mixed quality."""
     # Imitation learns the clean actions; values the executed ones, as their objectives recommend.
     shared = {"ema_decay": 0.995}
@@ -239,18 +235,6 @@ def _legged_mixed() -> Experiment:
         evaluate=evaluate,
         **_SUITE,
     )
-
-
-_OURS: Mapping[str, Preset] = {
-    DEMO: Preset(_demo, "collects a small dataset, corrects a policy, trains four learners", 0.23),
-    COMPARE: Preset(_compare, "models with equal settings on a store, on held-out episodes, too"),
-    "d4rl": Preset(_d4rl, "FCNet's Table 2: offline learners on D4RL's sets", 5.0, full=True),
-    "legged-mixed": Preset(
-        _legged_mixed, "imitation, conditions and values on data of mixed quality", 5.0
-    ),
-    DAGGER: Preset(_dagger, "rounds of corrections beside plain imitation"),
-}
-PRESETS = Registered("preset", Preset, _OURS)
 
 
 def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> Experiment | StagedPlan:
@@ -294,4 +278,4 @@ def collecting_preset(name: str) -> Experiment:
     """
     if name not in COLLECTION_PRESETS:
         raise ValueError(f"unknown preset '{name}'; {names_allowed(name, COLLECTION_PRESETS)}")
-    return _demo() if name == DEMO else _collecting(name)
+    return demo() if name == DEMO else _collecting(name)

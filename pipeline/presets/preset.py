@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.common.extensions import own_function
+from gaitforge.common.extensions import Registered, own_function
 from gaitforge.flows.experiments.kinds import PlanKind
 
 if TYPE_CHECKING:
@@ -53,3 +53,32 @@ class Preset:
         """Its plan; settings: `full`, and the argument that `places` names."""
         plan = own_function(self.plan, "plan") if isinstance(self.plan, str) else self.plan
         return plan(**settings)
+
+
+COMPARE = "compare"
+DAGGER = "dagger"
+DEMO = "demo"
+_HERE = "gaitforge.pipeline.presets.experiments"
+PRESETS = Registered(
+    "preset",
+    Preset,
+    {
+        DEMO: Preset(
+            f"{_HERE}:demo",
+            "collects a small dataset, corrects a policy, trains four learners",
+            0.23,
+        ),
+        COMPARE: Preset(
+            f"{_HERE}:compare", "models with equal settings on a store, on held-out episodes, too"
+        ),
+        "d4rl": Preset(
+            f"{_HERE}:d4rl", "FCNet's Table 2: offline learners on D4RL's sets", 5.0, full=True
+        ),
+        "legged-mixed": Preset(
+            f"{_HERE}:legged_mixed",
+            "imitation, conditions and values on data of mixed quality",
+            5.0,
+        ),
+        DAGGER: Preset(f"{_HERE}:dagger", "rounds of corrections beside plain imitation"),
+    },
+)

@@ -12,7 +12,8 @@ from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.learners.models.bodies import SPACES
 from gaitforge.learners.models.registry import preset as model
 from gaitforge.pipeline.presets.choices import chosen_claim
-from gaitforge.pipeline.presets.experiments import PRESETS, preset
+from gaitforge.pipeline.presets.experiments import preset
+from gaitforge.pipeline.presets.preset import PRESETS
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.plugins.papers.measurements import MeasurementPlan
 from gaitforge.plugins.papers.reinforcement import ReinforcementPlan

@@ -29,12 +29,8 @@ from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.presets.choices import chosen_claim
-from gaitforge.pipeline.presets.experiments import (
-    PRESETS,
-    collecting_preset,
-    experiment_preset,
-    preset,
-)
+from gaitforge.pipeline.presets.experiments import collecting_preset, experiment_preset, preset
+from gaitforge.pipeline.presets.preset import PRESETS
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
 from tests.flows.gym_stores import TINY, make_gym_store

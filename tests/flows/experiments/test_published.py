@@ -18,7 +18,8 @@ from gaitforge.flows.experiments.plan import (
     verdict,
     verdicts,
 )
-from gaitforge.pipeline.presets.experiments import PRESETS, preset
+from gaitforge.pipeline.presets.experiments import preset
+from gaitforge.pipeline.presets.preset import PRESETS
 from gaitforge.pipeline.report.pages import grouped_rows
 from gaitforge.pipeline.report.results import VERDICT_GROUPS, verdict_lines, verdict_rows
 

@@ -12,7 +12,8 @@ from gaitforge.collectors.experts.expert import FEATURE_DIM, load_expert
 from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
 from gaitforge.collectors.robots.robot import N_JOINTS, absolute_robot, list_robots, load_robot
 from gaitforge.pipeline.presets.choices import chosen_claim
-from gaitforge.pipeline.presets.experiments import DAGGER, experiment_preset
+from gaitforge.pipeline.presets.experiments import experiment_preset
+from gaitforge.pipeline.presets.preset import DAGGER
 from tests.collectors.robots.robot_folders import MISSING, family_of, robot_folder
 from tests.pipeline.command_line import Run, assert_refused
 
