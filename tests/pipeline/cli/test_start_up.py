@@ -37,6 +37,7 @@ ALLOWED = {
     "--help": "",
     "models": "",
     "formats": "",
+    "run --list": "",
     "expert list": "numba",
     f"collect data.zarr {' '.join(map(str, TINY_GRID))}": "mujoco numba pandas",
     "info data.zarr": "",
@@ -44,6 +45,9 @@ ALLOWED = {
     "query data.zarr --where return>-9": "duckdb",
     "train data.zarr --model bot --steps 1 --out run --set config.held_out_fraction=0": (
         "torch numba tensorboard"
+    ),
+    "train data.zarr --model fcnet --steps 1 --out run2 --set config.held_out_fraction=0": (
+        "torch tensorboard"
     ),
     "status run": "",
     "evaluate run --terrain flat --skill stand --level 0 --episodes 1 --set robots=1": (
