@@ -73,7 +73,6 @@ LAZY = {
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",
     "gaitforge.common.networks": "loads torch",
-    "gaitforge.learners.control.control": "loads numba",
     "gaitforge.pipeline.report.charts": "loads matplotlib",
     "gaitforge.datasets.stream.window_stream": "loads torch",
 }

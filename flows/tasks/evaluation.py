@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -41,14 +41,12 @@ from gaitforge.flows.tasks.policy_sources import (
 from gaitforge.learners.checkpoint import (
     check_layout,
 )
+from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.onnx_policy import read_description
 from gaitforge.learners.export.policy_formats import policy_runtime
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import OF_RETURNS
-
-if TYPE_CHECKING:
-    from gaitforge.learners.control.control import LearnedPolicy
 
 
 @dataclass(frozen=True)
@@ -371,11 +369,8 @@ class EvaluationPlan(ABC):
             )
         return policy
 
-    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> "LearnedPolicy":
+    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """A trained network as a policy for a number of robots."""
-        # Not above: a training, which only names its evaluation, needs no control and no numba.
-        from gaitforge.learners.control.control import LearnedPolicy
-
         target = self.return_target
         references = self.known_references()
         targets = dict.fromkeys(network.condition.labels, target)

@@ -64,6 +64,7 @@ from gaitforge.flows.tasks.policy_sources import (
     shipped_in_words,
     trained_robot,
 )
+from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.onnx_policy import read_description
 from gaitforge.learners.policy_network import PolicyNetwork
 
@@ -282,7 +283,7 @@ class LeggedEvaluation(EvaluationPlan):
             return expert, expert.parameters()
         return super().load(source, robots)
 
-    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> Any:
+    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """See `EvaluationPlan.driven`."""
         if network.layout.body_fields:
             network.drive(body_vector(self.card_of(source)))

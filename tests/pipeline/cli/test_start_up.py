@@ -46,9 +46,6 @@ ALLOWED = {
     "train data.zarr --model bot --steps 1 --out run --set config.held_out_fraction=0": (
         "torch numba tensorboard"
     ),
-    "train data.zarr --model fcnet --steps 1 --out run2 --set config.held_out_fraction=0": (
-        "torch tensorboard"
-    ),
     "status run": "",
     "evaluate run --terrain flat --skill stand --level 0 --episodes 1 --set robots=1": (
         "torch mujoco numba"
