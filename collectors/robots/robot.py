@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import atan2
 from pathlib import Path
 from typing import Any
@@ -107,18 +108,18 @@ class RobotCard:
     variation: dict[str, tuple[float, float]] = field(default_factory=lambda: dict(VARIATION))
     motor_names: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def leg_signs(self) -> np.ndarray:
         """(4, 2): +1 front, -1 rear; +1 left, -1 right."""
         return np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
 
-    @property
+    @cached_property
     def link_lengths_m(self) -> np.ndarray:
         """(4, 2): of each leg, thigh joint to knee and knee to foot, in the plane of the leg."""
         offsets = np.stack([self.knee_offset_m, self.foot_offset_m], axis=1)
         return np.hypot(offsets[..., 0], offsets[..., 2])
 
-    @property
+    @cached_property
     def link_angles_rad(self) -> np.ndarray:
         """(4, 2): angles of thigh and calf with all joints at 0, in the plane of the leg.
 
@@ -127,40 +128,40 @@ class RobotCard:
         offsets = np.stack([self.knee_offset_m, self.foot_offset_m], axis=1)
         return np.array([[atan2(-x, -z) + 0.0 for x, _, z in leg] for leg in offsets])
 
-    @property
+    @cached_property
     def knee_bend_rad(self) -> np.ndarray:
         """(4,): angle from thigh to calf in the default pose, before it is wrapped."""
         thigh, calf = self.link_angles_rad.T
         turned = (self.joint_signs * self.default_joint_pos_rad)[2::JOINTS_PER_LEG]
         return turned + (calf - thigh)
 
-    @property
+    @cached_property
     def knee_signs(self) -> np.ndarray:
         """(4,): -1 where the knee bends backwards in the default pose, +1 where forwards."""
         turns = np.round(self.knee_bend_rad / (2 * np.pi))
         return np.where(self.knee_bend_rad - 2 * np.pi * turns < 0, -1.0, 1.0)
 
-    @property
+    @cached_property
     def leg_length_m(self) -> float:
         """Mean length of a straight front and rear leg, thigh joint to foot."""
         front = self.link_lengths_m[0].sum()
         rear = self.link_lengths_m[2].sum()
         return float((front + rear) / 2)
 
-    @property
+    @cached_property
     def feet_below_m(self) -> np.ndarray:
         """(4, 2): x and y in the trunk's frame of feet straight below the thigh joints."""
         thigh = self.hip_offset_m + self.thigh_offset_m
         y = thigh[:, 1] + (self.knee_offset_m + self.foot_offset_m)[:, 1]
         return np.stack([thigh[:, 0], y], axis=1)
 
-    @property
+    @cached_property
     def reach_m(self) -> float:
         """Height of the trunk's origin on straight legs, from the feet's centres."""
         drop = (self.hip_offset_m + self.thigh_offset_m)[:, 2]
         return float((self.link_lengths_m.sum(axis=1) - drop).min())
 
-    @property
+    @cached_property
     def weight_n(self) -> float:
         """Weight without randomisation."""
         return self.mass_kg * GRAVITY_MS2
@@ -205,8 +206,7 @@ def simulated_files(robot: RobotCard) -> tuple[bytes, bytes]:
 def own_files(robots: Sequence[RobotCard]) -> list[bytes]:
     """The `simulated_files` of those robots that are not shipped."""
     shipped = list_robots()
-    unshipped = [robot for robot in robots if robot.name not in shipped]
-    return [content for robot in unshipped for content in simulated_files(robot)]
+    return [file for r in robots if r.name not in shipped for file in simulated_files(r)]
 
 
 def find_robot(robot: str) -> Path:

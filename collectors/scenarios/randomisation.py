@@ -360,6 +360,19 @@ def nominal_draws() -> np.ndarray:
     return _NOMINAL.copy()
 
 
+def _limits() -> tuple[np.ndarray, np.ndarray]:
+    """(N_DRAWS,) lowest and highest allowed value of each draw, finite; see `Range`."""
+    ranges = [draw.quantity.allowed for draw in DRAWS]
+    low = [np.nextafter(r.low, np.inf) if r.above or r.low == -np.inf else r.low for r in ranges]
+    high = [
+        np.nextafter(r.high, -np.inf) if r.below or r.high == np.inf else r.high for r in ranges
+    ]
+    return np.array(low), np.array(high)
+
+
+_LOWEST, _HIGHEST = _limits()
+
+
 def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray) -> None:
     """RobotError unless a robot can have draws (N_DRAWS,).
 
@@ -371,6 +384,8 @@ def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray) -> None:
             f"base_mass_offset_kg {mass - trunk_kg:g} leaves {mass:.3g} of {trunk_kg:.3g} kg of "
             f"'{robot.trunk_body}'; its mass has to stay positive: choose another randomisation"
         )
+    if ((draws >= _LOWEST) & (draws <= _HIGHEST)).all():  # not NaN
+        return
     for draw, value in zip(DRAWS, draws.tolist(), strict=True):
         if value not in draw.quantity.allowed:
             raise robot.wrong(f"no robot can have {draw.name} {value:g}: {draw.quantity.why}")

@@ -7,6 +7,7 @@ The host keeps robots' rows, MuJoCo models with draws, and states from sensors.
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
@@ -38,13 +39,39 @@ from gaitforge.common.kernels import compiled
 _OF_FIELDS = [(i, draw.quantity) for i, draw in enumerate(DRAWS) if draw.quantity.field]
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where a model has what draws change: ids of the trunk and feet, and the joints' velocities.
+
+    Looking names up takes longer than all else that a reset writes.
+    """
+
+    trunk: int
+    feet: list[int]
+    joints: list[int]
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel, robot: RobotCard) -> "_Places":
+        """Those of a robot's model."""
+        return cls(
+            model.body(robot.trunk_body).id,
+            [model.geom(name).id for name in robot.foot_geoms],
+            [int(model.joint(name).dofadr[0]) for name in robot.joint_names],
+        )
+
+
 def _write_draws(
-    model: mujoco.MjModel, nominal: mujoco.MjModel, robot: RobotCard, draws: np.ndarray
+    model: mujoco.MjModel,
+    nominal: mujoco.MjModel,
+    robot: RobotCard,
+    places: _Places,
+    draws: np.ndarray,
 ) -> None:
     """Write draws (N_DRAWS,), relative to the nominal model; RobotError if they are impossible."""
-    trunk = nominal.body(robot.trunk_body).id
+    trunk = places.trunk
+    feet = places.feet
+    joints = places.joints
     check_draws(robot, float(nominal.body_mass[trunk]), draws)
-    feet = [nominal.geom(name).id for name in robot.foot_geoms]
     mass = nominal.body_mass[trunk] + draws[DRAW_INDEX["base_mass_offset_kg"]]
     model.body_mass[trunk] = mass
     model.body_inertia[trunk] = nominal.body_inertia[trunk] * mass / nominal.body_mass[trunk]
@@ -58,7 +85,6 @@ def _write_draws(
     model.actuator_gainprm[:, 0] = kp
     model.actuator_biasprm[:, 1] = -kp
     model.actuator_biasprm[:, 2] = -kd
-    joints = [int(nominal.joint(name).dofadr[0]) for name in robot.joint_names]
     for index, quantity in _OF_FIELDS:
         assert quantity.field is not None
         name, whose, how = quantity.field
@@ -203,12 +229,18 @@ class HostBackend(PhysicsBackend):
         self._models = models
         self._scratch = mujoco.MjData(nominals[0])
         self._rows = RobotRows(nominals[0], robots[0], len(robots))
+        known: dict[int, _Places] = {}
+        for nominal, robot in zip(nominals, robots, strict=True):
+            if id(nominal) not in known:
+                known[id(nominal)] = _Places.of(nominal, robot)
+        self._places = [known[id(nominal)] for nominal in nominals]
 
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         model = self._models[index]
         data = self._scratch
-        _write_draws(model, self._nominals[index], self._robots[index], start.draws)
+        places = self._places[index]
+        _write_draws(model, self._nominals[index], self._robots[index], places, start.draws)
         write_tile(model, start.tile)
         write_barriers(model, start.barriers)
         # Derived constants last: they depend on masses and on where the ground is.
@@ -225,9 +257,7 @@ class HostBackend(PhysicsBackend):
 
     def set_friction(self, index: int, friction: float) -> None:
         """See `PhysicsBackend.set_friction`."""
-        model = self._models[index]
-        feet = self._robots[index].foot_geoms
-        model.geom_friction[[model.geom(name).id for name in feet], 0] = friction
+        self._models[index].geom_friction[self._places[index].feet, 0] = friction
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
         """See `PhysicsBackend.push`."""

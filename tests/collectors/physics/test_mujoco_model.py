@@ -21,6 +21,7 @@ from gaitforge.collectors.timing import SUBSTEP_S
 from tests.collectors.making import hold, start_at
 from tests.collectors.robots.robot_folders import (
     GO1,
+    MISSING,
     Edits,
     changed,
     collection_style_folder,
@@ -145,7 +146,11 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
     [
         ({"trunk_body": "torso"}, (), "mine.xml has no body 'torso'"),
         (changed("foot_geoms", 2, "sole"), (), "mine.xml has no geom 'sole'"),
-        (changed("joint_names", 5, "elbow"), (), "mine.xml has no joint 'elbow'"),
+        (
+            {**changed("joint_names", 5, "elbow"), "motor_names": MISSING},
+            (),
+            "mine.xml has no joint 'elbow'",
+        ),
         ({}, [('<freejoint name="root"/>', "")], "no free joint; body 'trunk' needs one"),
         (
             {},
