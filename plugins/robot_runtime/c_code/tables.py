@@ -1,0 +1,69 @@
+"""Numbers, names and texts as C source.
+
+Names of robots, joints and fields come from files, so nothing but letters, digits and a few marks
+reaches the C code unchanged: a file cannot bring code of its own.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+_A_LINE = 8
+_PLAIN = re.compile(r"[A-Za-z0-9 _.,:;()\[\]/+-]")
+_LARGEST = np.finfo(np.float32).max
+
+
+def float_literal(value: float) -> str:
+    """A float32 as a C literal that gives the same bits; infinity is the largest number."""
+    text = f"{np.clip(np.float32(value), -_LARGEST, _LARGEST):.9g}"
+    return text + ("f" if re.search(r"[.e]", text) else ".0f")
+
+
+def double_literal(value: float) -> str:
+    """A finite float64 as a C literal that gives the same bits."""
+    text = f"{value:.17g}"
+    return text if re.search(r"[.e]", text) else f"{text}.0"
+
+
+_LITERALS: dict[str, Callable[[float], str]] = {"float": float_literal, "double": double_literal}
+
+
+def table(ctype: str, name: str, values: Iterable[float] | np.ndarray, static: bool = True) -> str:
+    """A constant array of all values in their order."""
+    flat = np.asarray(values).ravel().tolist()
+    literal = _LITERALS.get(ctype, lambda value: str(int(value)))
+    texts = [literal(value) for value in flat]
+    rows = [", ".join(texts[i : i + _A_LINE]) for i in range(0, len(texts), _A_LINE)]
+    head = f"{'static ' if static else ''}const {ctype} {name}[{len(flat)}] = {{"
+    return "\n".join([head, *(f"    {row}," for row in rows), "};", ""])
+
+
+def text_literal(text: str) -> str:
+    """A text as a C string; other than plain characters as octal numbers of their bytes."""
+    parts = [
+        each if _PLAIN.match(each) else "".join(f"\\{byte:03o}" for byte in each.encode())
+        for each in text
+    ]
+    return '"' + "".join(parts) + '"'
+
+
+def comment(text: str) -> str:
+    """A text that can stand in a C comment, on one line."""
+    plain = "".join(each if _PLAIN.match(each) or each in "^%'*<>=" else " " for each in text)
+    return plain.replace("*/", "* /").replace("/*", "/ *")
+
+
+def identifier(text: str) -> str:
+    """A name in capitals, of letters, digits and underscores."""
+    return re.sub(r"[^A-Z0-9]", "_", text.upper())
+
+
+def defines(sizes: dict[str, object]) -> str:
+    """A line for each macro; True defines one without a value."""
+    lines = [
+        f"#define {name}" + ("" if value is True else f" {value}")
+        for name, value in sizes.items()
+        if value is not None and value is not False
+    ]
+    return "\n".join(lines) + "\n"
