@@ -93,7 +93,7 @@ def normalised_numbers(count: int) -> np.ndarray:
 
 
 def _scattered(index: np.ndarray) -> np.ndarray:
-    """(count,) 32 bits that look random; the mixing steps of MurmurHash3 (Appleby, public domain)."""
+    """(count,) 32 bits that look random: the last mixing steps of MurmurHash3 (Appleby 2011)."""
     bits = index * np.uint32(0x9E3779B9) + np.uint32(0x7F4A7C15)
     bits = (bits ^ bits >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     bits = (bits ^ bits >> np.uint32(13)) * np.uint32(0xC2B2AE35)

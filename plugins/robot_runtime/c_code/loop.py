@@ -112,8 +112,8 @@ class CPolicy:
         code = self._library.policy_check(_place(self._states), ctypes.byref(error))
         if code != _OK:
             raise ValueError(
-                f"the C code of {self.name} does not give its known answers (policy_check: {code}); "
-                "export it again"
+                f"the C code of {self.name} does not give its known answers (policy_check gives "
+                f"{code}); export it again"
             )
         return error.value
 

@@ -63,7 +63,7 @@ class PolicyCode:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """All weights in the order in which they are read, each part from a multiple of 64 bytes."""
+        """All weights as they are read; each part begins at a multiple of 64 bytes."""
         largest = np.finfo(np.float32).max
         parts = [part.ravel() for part in self.program.parts] + [self.network.weights]
         padded = [np.pad(part, (0, -part.size % _ALIGNED)) for part in parts]

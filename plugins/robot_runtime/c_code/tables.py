@@ -5,7 +5,7 @@ reaches the C code unchanged: a file cannot bring code of its own.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -16,26 +16,29 @@ _LARGEST = np.finfo(np.float32).max
 
 def float_literal(value: float) -> str:
     """A float32 as a C literal that gives the same bits; infinity is the largest number."""
-    text = f"{np.clip(np.float32(value), -_LARGEST, _LARGEST):.9g}"
-    return text + ("f" if re.search(r"[.e]", text) else ".0f")
+    return _literals("float", np.array([value]))[0]
 
 
 def double_literal(value: float) -> str:
     """A finite float64 as a C literal that gives the same bits."""
-    text = f"{value:.17g}"
-    return text if re.search(r"[.e]", text) else f"{text}.0"
+    return _literals("double", np.array([value]))[0]
 
 
-_LITERALS: dict[str, Callable[[float], str]] = {"float": float_literal, "double": double_literal}
+def _literals(ctype: str, values: np.ndarray) -> list[str]:
+    """Each number of (K,) as a literal: NumPy's shortest text that gives the same bits."""
+    if ctype == "float":
+        numbers = values.astype(np.float32).clip(-_LARGEST, _LARGEST)
+        return [f"{text}f" for text in numbers.astype(str).tolist()]
+    if ctype == "double":
+        return values.astype(np.float64).astype(str).tolist()
+    return values.astype(np.int64).astype(str).tolist()
 
 
 def table(ctype: str, name: str, values: Iterable[float] | np.ndarray, static: bool = True) -> str:
     """A constant array of all values in their order."""
-    flat = np.asarray(values).ravel().tolist()
-    literal = _LITERALS.get(ctype, lambda value: str(int(value)))
-    texts = [literal(value) for value in flat]
+    texts = _literals(ctype, np.asarray(values).ravel())
     rows = [", ".join(texts[i : i + _A_LINE]) for i in range(0, len(texts), _A_LINE)]
-    head = f"{'static ' if static else ''}const {ctype} {name}[{len(flat)}] = {{"
+    head = f"{'static ' if static else ''}const {ctype} {name}[{len(texts)}] = {{"
     return "\n".join([head, *(f"    {row}," for row in rows), "};", ""])
 
 

@@ -146,7 +146,7 @@ while (running) {
 def _readme(code: PolicyCode, metadata: Mapping[str, Any]) -> str:
     """README.md of the folder."""
     holes = {
-        "ABOUT": f"{_title(metadata, code.facts)}. `policy.json` describes it in full.",
+        "ABOUT": f"{comment(_title(metadata, code.facts))}. `policy.json` describes it in full.",
         "STEPS": str(int(code.answers.steps[-1]) + 1),
         "BYTES": f"{len(code.blob):,}",
         "EXAMPLE": _STEP_EXAMPLE if code.is_legged else _ACT_EXAMPLE,
@@ -160,11 +160,11 @@ def _readme(code: PolicyCode, metadata: Mapping[str, Any]) -> str:
 
 def _inputs_text(code: PolicyCode, metadata: Mapping[str, Any]) -> str:
     """What the functions read."""
-    rows = [
-        f"| `{name}` | {bounds['start']} to {bounds['stop'] - 1} | {bounds['unit'] or ''} | "
-        f"{bounds['meaning'] or ''} |"
-        for name, bounds in metadata["observation"]["fields"].items()
-    ]
+    rows = []
+    for name, bounds in metadata["observation"]["fields"].items():
+        places = f"{bounds['start']} to {bounds['stop'] - 1}"
+        meaning = f"{bounds['unit'] or ''} | {bounds['meaning'] or ''}"
+        rows.append(f"| `{comment(name)}` | {places} | {meaning} |")
     text = (
         "`policy_act` reads an observation of your own, unscaled, and gives the action:\n\n"
         "| field | places | unit | |\n|---|---|---|---|\n" + "\n".join(rows)
@@ -187,8 +187,8 @@ def _condition_text(code: PolicyCode) -> str:
     if not code.policy.conditioned:
         return ""
     text = (
-        "\n\nThe policy is asked for `return_target` times the expert's return: set it in the state "
-        "after\n`policy_reset`; it is 1 at first."
+        "\n\nThe policy is asked for `return_target` times the expert's return: set it in the "
+        "state after\n`policy_reset`; it is 1 at first."
     )
     if 0 in code.condition_kinds():
         text += (
@@ -202,14 +202,14 @@ def _robot_text(facts: RobotFacts) -> str:
     """Order of the joints, and gains."""
     lines = [
         "\n## The robot",
-        f"\nJoints in the order {', '.join(facts.joint_names)}.",
+        f"\nJoints in the order {comment(', '.join(facts.joint_names))}.",
         "Your robot's order may be another: `policy_map(names, count, places)` finds each joint in "
         "its names.",
     ]
     if facts.motor_names:
         lines.append(
-            f"Its motors count {', '.join(facts.motor_names)}: `policy_motor_places` has each "
-            "joint's place there."
+            f"Its motors count {comment(', '.join(facts.motor_names))}: `policy_motor_places` has "
+            "each joint's place there."
         )
     lines.append(
         "A PD law, `kp (target - q) - kd dq` within the torque limit, holds the targets; the gains "

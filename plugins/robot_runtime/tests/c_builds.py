@@ -1,5 +1,6 @@
 """Policies as C code in the tests: written without an export's folder, built and run by rows."""
 
+import ctypes
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from gaitforge.learners.export.export import PolicyExport
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.plugins.robot_runtime.c_code import writing
 from gaitforge.plugins.robot_runtime.c_code.compiling import compile_c
+from gaitforge.plugins.robot_runtime.c_code.policy_code import source
 from tests.learners.control.exporting import FACTS
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
@@ -68,6 +70,15 @@ def build_rows(
     files = {**contents, "rows.c": ROWS.read_bytes()}
     compile_c(files, ("policy.c", "policy_weights.c", "rows.c"), folder, program, flags, command)
     return program
+
+
+def load_c(contents: Mapping[str, bytes], folder: Path) -> ctypes.CDLL:
+    """The files as a library, with batch.c; quickly compiled."""
+    built = folder / "policy.so"
+    files = {**contents, "batch.c": source("batch.c").encode()}
+    names = ("policy.c", "policy_weights.c", "batch.c")
+    compile_c(files, names, folder, built, ("-std=c99", "-O0", "-shared", "-fPIC"))
+    return ctypes.CDLL(str(built))
 
 
 def run_rows(
