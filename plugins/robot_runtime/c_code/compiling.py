@@ -38,15 +38,19 @@ def run_main(contents: Mapping[str, bytes]) -> float:
     return float(printed[1])
 
 
-def library(contents: Mapping[str, bytes], sources: Sequence[str]) -> ctypes.CDLL:
+def library(
+    contents: Mapping[str, bytes], sources: Sequence[str], macros: Sequence[str] = ()
+) -> ctypes.CDLL:
     """C files as a library of this process, which stays loaded; no file stays.
+
+    macros: further words for the compiler.
 
     Raises:
         ValueError: no compiler, or files that cannot be compiled.
     """
     with tempfile.TemporaryDirectory(prefix="gaitforge-c-") as folder:
         built = Path(folder, "policy.so")
-        shared = ("-shared", "-fPIC")
+        shared = ("-shared", "-fPIC", *macros)
         try:
             compile_c(contents, sources, Path(folder), built, (*_FAST, *shared))
         except ValueError:  # a compiler that does not know -march=native

@@ -11,7 +11,7 @@ import numpy as np
 from gaitforge.learners.export.onnx_policy import DESCRIPTION, read_description
 from gaitforge.plugins.robot_runtime.c_code.compiling import library
 from gaitforge.plugins.robot_runtime.c_code.policy_code import source
-from gaitforge.plugins.robot_runtime.c_code.writing import HEADER, SOURCE, WEIGHTS
+from gaitforge.plugins.robot_runtime.c_code.writing import BLOB, HEADER, SOURCE
 
 if TYPE_CHECKING:
     from gaitforge.learners.control.control import ControlObservation
@@ -54,8 +54,9 @@ class CPolicy:
         self._obs_dim = int(self.description["observation"]["dim"])
         self._act_dim = int(self.description["action"]["dim"])
         contents = _checked_contents(Path(folder), self.description)
-        contents = {**contents, _BATCH: source(_BATCH).encode()}
-        self._library = library(contents, (SOURCE, WEIGHTS, _BATCH))
+        self._weights = _weights(contents.pop(BLOB))
+        contents[_BATCH] = source(_BATCH).encode()
+        self._library = library(contents, (SOURCE, _BATCH), ("-DPOLICY_BLOB",))
         self._library.batch_state_bytes.restype = ctypes.c_int64
         self._states = _aligned_bytes(num_robots * self._library.batch_state_bytes())
         self._check()
@@ -109,7 +110,10 @@ class CPolicy:
 
     def _check(self) -> float:
         error = ctypes.c_float()
-        code = self._library.policy_check(_place(self._states), ctypes.byref(error))
+        size = ctypes.c_size_t(self._weights.size)
+        code = self._library.policy_load(_place(self._weights), size)
+        if code == _OK:
+            code = self._library.policy_check(_place(self._states), ctypes.byref(error))
         if code != _OK:
             raise ValueError(
                 f"the C code of {self.name} does not give its known answers (policy_check gives "
@@ -121,7 +125,7 @@ class CPolicy:
 def _checked_contents(folder: Path, description: Mapping[str, Any]) -> dict[str, bytes]:
     """The C files; ValueError if one lacks, or is not the one that the description names."""
     contents = {}
-    for name in (HEADER, SOURCE, WEIGHTS):
+    for name in (HEADER, SOURCE, BLOB):
         path = folder / name
         if name not in description["files"] or not path.is_file():
             raise ValueError(f"{folder} holds no {name}; export it with the format c")
@@ -138,6 +142,13 @@ def _aligned_bytes(count: int) -> np.ndarray:
     memory = np.zeros(count + _ALIGNED, np.uint8)
     first = -memory.ctypes.data % _ALIGNED
     return memory[first : first + count]
+
+
+def _weights(blob: bytes) -> np.ndarray:
+    """The blob's bytes; the weights, after its 16 of head, begin at a multiple of 64 bytes."""
+    memory = _aligned_bytes(len(blob) + _ALIGNED)[_ALIGNED - 16 :][: len(blob)]
+    memory[:] = np.frombuffer(blob, np.uint8)
+    return memory
 
 
 def _place(array: np.ndarray) -> ctypes.c_void_p:

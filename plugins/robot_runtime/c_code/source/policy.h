@@ -55,8 +55,7 @@ int policy_check(policy_state *state, float *largest_error);
 
 #if defined(POLICY_BLOB)
 /* Use the weights of policy_weights.bin: POLICY_OK, or POLICY_WRONG_WEIGHTS for another, a damaged
- * or a cut file. Call it once, before all others. The blob stays in use: little-endian, at a
- * multiple of 4 bytes, better 64 less 16. */
+ * or a cut file. Call it once, before all others. The blob stays in use, at a multiple of 4 bytes. */
 int policy_load(const void *blob, size_t bytes);
 #endif
 @ROBOT@
