@@ -130,8 +130,7 @@ class PolicyCode:
     def main_source(self) -> str:
         """policy.c."""
         names = ["layers.c", *self.network.sources, "act.c"]
-        names += ["names.c"] if self.facts is not None else []
-        names += ["robot.c"] if self.is_legged else []
+        names += ["robot.c"] if self.facts is not None else []
         functions = [source(name) for name in (*names, "check.c")]
         return "\n".join([source("arithmetic.c"), self._tables(), *functions])
 
@@ -170,8 +169,8 @@ class PolicyCode:
             "ANSWERS": len(self.answers.steps),
         }
         if self.is_legged:
-            own["USES_ANGLES"] = True
-        parts = [defines(self.network.sizes | own), source("weights.c"), self.network.tables]
+            own |= {"LEGGED": True, "USES_ANGLES": True}
+        parts = [defines(self.network.sizes | own), self.network.tables]
         parts.append(table("int32_t", "token_source", self.program.source))
         if layout.body_dim:
             parts.append(table("float", "body", self.policy.body.numpy()))

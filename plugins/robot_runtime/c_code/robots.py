@@ -76,8 +76,8 @@ def robot_defines(facts: RobotFacts) -> str:
     return "".join(lines)
 
 
-def robot_declarations(facts: RobotFacts, template: str, step: str) -> str:
-    """The part of policy.h for a robot; `step` declares policy_step, or is empty."""
+def robot_declarations(facts: RobotFacts, template: str, legged: bool) -> str:
+    """The part of policy.h for a robot, from source/robot.h; policy_step if it is legged."""
     motors = ""
     if facts.motor_names:
         order = comment(", ".join(facts.motor_names))
@@ -85,7 +85,8 @@ def robot_declarations(facts: RobotFacts, template: str, step: str) -> str:
             f"\n/* Where each joint stands in the order of the motors, which is\n * {order}. */\n"
             "extern const int32_t policy_motor_places[POLICY_ACTIONS];\n"
         )
-    return template.replace("@MOTORS@", motors).replace("@STEP@", step)
+    joints, step = template.split("@STEP@")
+    return joints.replace("@MOTORS@", motors) + (step if legged else "")
 
 
 assert RAMPED[0] == C.VEL_X, "source/robot.c takes the first ramp's rate from the command"

@@ -61,8 +61,7 @@ def _header(code: PolicyCode, metadata: Mapping[str, Any]) -> str:
     conditioned = code.policy.conditioned
     robot = ""
     if facts is not None:
-        step = source("step.h") if code.is_legged else ""
-        robot = robot_declarations(facts, source("robot.h"), step)
+        robot = robot_declarations(facts, source("robot.h"), code.is_legged)
     of_return = conditioned and 0 in code.condition_kinds()
     holes = {
         "TITLE": comment(_title(metadata, facts)),

@@ -192,8 +192,8 @@ def test_networks_of_any_size_act_as_the_product(policy: PolicyNetwork) -> None:
 
 # The same bits from every compiler, processor and level of optimisation.
 BUILDS = {
-    "-O2": ("cc", ("-std=c99", "-O2"), ()),
-    "-O3 native": ("cc", ("-std=gnu99", "-O3", "-march=native"), ()),
+    "-O2": ("cc", (*STRICT, "-O2"), ()),
+    "-O3 native": ("cc", ("-std=gnu99", *STRICT[1:], "-O3", "-march=native"), ()),
     "-O0": ("cc", ("-std=c99", "-O0"), ()),
     "aarch64": ("aarch64-linux-gnu-gcc", ("-std=gnu99", "-O2", "-static"), ("qemu-aarch64",)),
 }
@@ -205,7 +205,7 @@ BUILDS = {
     [
         pytest.param(lambda: small("fcnet", "return"), id="fcnet"),
         pytest.param(lambda: small("bot", masking="soft", **SPECTRAL), id="bot"),
-        pytest.param(lambda: small("dt"), id="dt"),
+        pytest.param(lambda: small("dt", "return"), id="dt"),
         pytest.param(policy_with_everything, id="everything"),
     ],
 )

@@ -1,3 +1,20 @@
+int policy_map(const char *const *names, int count, int *places)
+{
+    int wrong = 0;
+    for (int i = 0; i < ACTIONS; i++) {
+        int times = 0;
+        places[i] = -1;
+        for (int j = 0; j < count; j++)
+            if (strcmp(names[j], policy_joint_names[i]) == 0) {
+                places[i] = j;
+                times++;
+            }
+        wrong += times != 1;
+    }
+    return wrong;
+}
+
+#if defined(LEGGED)
 /* The observation from sensors, ramps of the command, and joint targets. */
 #define LARGEST_ANGLE_RAD 1e6f
 
@@ -73,3 +90,4 @@ int policy_step(policy_state *state, const policy_sensors *sensors, const float 
     }
     return POLICY_OK;
 }
+#endif
