@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -34,12 +34,13 @@ from gaitforge.plugins.robot_runtime.c_code.tables import (
 BLOB_MAGIC = 0x43504647
 """First number of the blob: GFPC as bytes, "gaitforge policy, C"."""
 _ALIGNED = 16
+_SOURCE = Path(__file__).parent / "source"
 _OF_RETURN_TO_GO, _OF_TARGET, _OF_SHOWN = range(3)
 
 
 def source(name: str) -> str:
     """A file of `source/`."""
-    return files(__package__).joinpath("source", name).read_text(encoding="utf-8")
+    return (_SOURCE / name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,9 @@ def test_sensors_become_the_products_targets(library: ctypes.CDLL) -> None:
         wanted[0, C.ACCEL_LIMIT] = 1.5
         command = ramped(wanted, np.array([0.02 if t else 0.0]), command)
         sensors = sensed(rng)
-        parts = [sensors[None, a:b].astype(float) for a, b in ((19, 31), (7, 19), (4, 7))]
+        gyro, pos, vel = (sensors[None, a:b].astype(float) for a, b in ((4, 7), (7, 19), (19, 31)))
         gravity = gravity_in_body(sensors[None, :4].astype(float))
-        obs = policy_observation(gravity, *parts, last, command, np.zeros((1, 30)))
+        obs = policy_observation(gravity, vel, pos, gyro, last, command, np.zeros((1, 30)))
         reward = np.full(1, policy.return_at(1.0) / 192, np.float32)
         last = learned.act(Seen(obs, reward))
         target = np.array(WIDE.default_joint_pos_rad) + WIDE.action_scale_rad * last[0]
@@ -273,6 +273,7 @@ def test_the_loop_is_the_learned_policy(folder: Path) -> None:
     exported = CPolicy(folder, 5, **limits)
     learned = LearnedPolicy(policy, 5, **limits)
     rng = np.random.default_rng(0)
+    limited = 0
     for t in range(25):
         if t in (0, 4, 11):
             ids = np.arange(5) if t == 0 else np.array([1, 4])
@@ -282,7 +283,8 @@ def test_the_loop_is_the_learned_policy(folder: Path) -> None:
         seen = Seen(obs, rng.random(5).astype(np.float32))
         expected = learned.act(seen)
         np.testing.assert_allclose(exported.act(seen), expected, atol=1e-5)
-    assert (np.abs(expected) == np.float32(0.7)).any()
+        limited += int((np.abs(expected) == np.float32(0.7)).sum())
+    assert limited > 0
     assert (exported.name, exported.num_robots, exported.parameters) == ("exported", 5, 12345)
     assert exported.check_known_answers() <= 1e-5
 
