@@ -15,8 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.collectors.policy import StoredObservation
+from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.export.export import onnx_packages
+from gaitforge.flows.stages.transfer import robot_facts
+from gaitforge.learners.checkpoint import policy_card
+from gaitforge.learners.export.export import PolicyExportOptions, export_policy, onnx_packages
 from gaitforge.learners.models.bodies import SPACES, Space
 from gaitforge.learners.models.fcnet import paper_modes
 from gaitforge.learners.models.registry import (
@@ -37,6 +41,8 @@ from gaitforge.plugins.papers.measures.control_steps import (
     warmed_up,
 )
 from gaitforge.plugins.papers.measures.timing import in_turns, untrained_policy
+from gaitforge.plugins.robot_runtime.c_code.compiling import compiler
+from gaitforge.plugins.robot_runtime.c_code.loop import CPolicy
 
 LEGGED = "legged"
 FCNET = "fcnet"
@@ -44,6 +50,11 @@ TRANSFORMER = "transformer"
 RETNET = "retnet"
 """Short names of the presets of FCNet's legged size."""
 OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot", "flow-1", "flow", "flow-4")
+C = "c"
+"""The runtime of the exported C code, compiled here for this processor."""
+BOT = "bot"
+OTHERS_IN_C = (TRANSFORMER, "mlp-legged")
+"""Measured as C code beside FCNet and BoT, at their own size."""
 DEMO = PRESETS["fcnet"].values  # what the demo's FCNet changes in the legged one
 
 Key = tuple[str, str]
@@ -58,8 +69,8 @@ class ControlStepConfig:
         others: presets that are measured at their own size only.
         warm_up: untimed steps per candidate and seed.
         blocks, block_steps: turns per seed, and timed steps per turn.
-        export_all: measure every network in ONNX Runtime, FCNet at all sizes; else FCNet's legged
-            size alone.
+        export_all: measure every network in ONNX Runtime, FCNet at all sizes, and more networks
+            as C code; else FCNet's legged size alone.
     """
 
     context_lens: tuple[int, ...] = (128, 256, 512, 1024)
@@ -99,7 +110,13 @@ class Candidate:
     def step(self, seed: int, folder: Path) -> StepOfOne | None:
         """The control step with random weights, as `step_in`."""
         spec, space = self.sized
-        return step_in(self.runtime, untrained_policy(spec, space, seed).eval(), spec, folder)
+        policy = untrained_policy(spec, space, seed).eval()
+        if self.runtime != C:
+            return step_in(self.runtime, policy, spec, folder)
+        facts = robot_facts(load_robot())
+        export_policy(policy, policy_card(policy, spec), facts, folder, PolicyExportOptions((C,)))
+        exported = CPolicy(folder)
+        return lambda obs: exported.act(StoredObservation(obs[None], obs[:1]))
 
 
 def setting_name(setting: Mapping[str, Any]) -> str:
@@ -119,7 +136,9 @@ def candidates(config: ControlStepConfig) -> Iterator[Candidate]:
     for model, setting in models:
         exported = config.export_all or (model == FCNET and not setting)
         in_onnx = exported and (model == FCNET or not setting)
-        for runtime in (COMPILED, TORCH, *((ONNX,) if in_onnx else ())):
+        in_c = (model == FCNET and setting in ({}, DEMO)) or model == BOT
+        in_c = in_c or (config.export_all and not setting and model in OTHERS_IN_C)
+        for runtime in (COMPILED, TORCH, *((ONNX,) if in_onnx else ()), *((C,) if in_c else ())):
             yield Candidate(model, setting, runtime)
     for length in config.context_lens:
         widened = {"context_len": length, "n_modes": paper_modes(length)}
@@ -135,14 +154,14 @@ def by_runtime(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
             each = settings.get(setting)
             if each is not None:
                 row = {"model": model, "setting": setting, "parameters": each["parameters"]}
-                empty = dict.fromkeys((TORCH, ONNX, COMPILED))
+                empty = dict.fromkeys((TORCH, ONNX, COMPILED, C))
                 rows.setdefault((model, setting), row | empty)[runtime] = each["median_us"]
     return list(rows.values())
 
 
 def turns(config: ControlStepConfig) -> int:
     """How often `control_step_us` reports progress."""
-    exported = sum(each.runtime == ONNX for each in candidates(config))
+    exported = sum(each.runtime in (ONNX, C) for each in candidates(config))
     return config.seeds * (config.blocks + 1) + exported
 
 
@@ -157,10 +176,13 @@ def control_step_us(
     except ValueError as error:
         notes.append(f"ONNX Runtime left out: {error}")
         chosen = [each for each in chosen if each.runtime != ONNX]
+    if compiler() is None:
+        notes.append("C left out: no compiler cc is here")
+        chosen = [each for each in chosen if each.runtime != C]
     samples: dict[Key, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, torch_threads(1):
         exported: dict[Key, StepOfOne | None] = {}
-        for each in (each for each in chosen if each.runtime == ONNX):
+        for each in (each for each in chosen if each.runtime in (ONNX, C)):
             exported[each.key] = each.step(0, Path(folder, "-".join(each.key)))
             advance(1, f"export, {'-'.join(each.key)}")
         for seed in range(config.seeds):

@@ -145,6 +145,14 @@ def _control_bars(steps: Figures) -> Iterator[dict[str, object]]:
         ),
     ):
         yield bar(f"across runtimes: {name} over compiled", _ratio(slow, fast), least=least)
+    bot = us("bot-c")
+    yield bar("control step: BoT of the demo as C", bot, most=120, unit="µs")
+    for name, in_c, numba in (
+        ("FCNet of the demo", us("fcnet-c", demo), us("fcnet-compiled", demo)),
+        ("FCNet", us("fcnet-c"), compiled),
+        ("BoT of the demo", bot, us("bot-compiled")),
+    ):
+        yield bar(f"across runtimes: {name}, C over compiled", _ratio(in_c, numba), most=1.0)
     for name, setting in (
         ("compiled FCNet at n = 1024 over n = 64", longest),
         ("the same with the paper's modes, 17 over 10", paper),

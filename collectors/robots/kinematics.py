@@ -31,8 +31,8 @@ Range = tuple[float, float]
 HEIGHT_RAMP_MS = 0.4
 ATTITUDE_RAMP_RADS = 2.0
 """Ramp rates of the commanded height and attitude; an episode starts upright."""
-_RAMPED = [C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]
-_RAMP_RATES = (HEIGHT_RAMP_MS, ATTITUDE_RAMP_RADS, ATTITUDE_RAMP_RADS)
+RAMPED = [C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]
+RAMP_RATES = (HEIGHT_RAMP_MS, ATTITUDE_RAMP_RADS, ATTITUDE_RAMP_RADS)
 
 
 NEUTRAL: dict[C, Range] = {
@@ -81,16 +81,16 @@ def ramped(target: np.ndarray, time_s: np.ndarray, start: np.ndarray | None = No
     Speed rises at the acceleration limit (walk-these-ways' deployment profile), height and attitude
     at `HEIGHT_RAMP_MS` and `ATTITUDE_RAMP_RADS`.
     """
-    reach = np.empty((len(target), len(_RAMPED)))
+    reach = np.empty((len(target), len(RAMPED)))
     reach[:, 0] = target[:, C.ACCEL_LIMIT]
-    reach[:, 1:] = _RAMP_RATES
+    reach[:, 1:] = RAMP_RATES
     reach *= time_s[:, None]
     command = target.copy()
     if start is None:
-        command[:, _RAMPED] = np.clip(target[:, _RAMPED], -reach, reach)
+        command[:, RAMPED] = np.clip(target[:, RAMPED], -reach, reach)
     else:
-        before = start[:, _RAMPED]
-        command[:, _RAMPED] = before + np.clip(target[:, _RAMPED] - before, -reach, reach)
+        before = start[:, RAMPED]
+        command[:, RAMPED] = before + np.clip(target[:, RAMPED] - before, -reach, reach)
     return command
 
 

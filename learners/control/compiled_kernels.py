@@ -392,12 +392,12 @@ def bot_step(
 
     Args:
         network: `source` and weights as there; waves as in `_remember`; nodes (D,) of the token's
-            numbers and (A,) of the actions; starts (L, V + 1) and columns of the layers' masks as
-            in `forward_loops`, starts counted in the columns of all layers; E, heads, the
+            numbers and (A,) of the actions; starts (L, V + 1), columns and biases of the layers'
+            masks as in `forward_loops`, starts counted in the columns of all layers; E, heads, the
             feed-forward width, and the numbers of a channel.
         state: (N, n, D) and (N, 2m - 1, D) as in `_remember`.
     """
-    source, weights, waves, token_nodes, action_nodes, starts, columns, sizes = network
+    source, weights, waves, token_nodes, action_nodes, starts, columns, biases, sizes = network
     e, heads, f, numbers = sizes
     v = starts.shape[1] - 1
     width = e // heads
@@ -418,7 +418,7 @@ def bot_step(
         cursor = _embed(weights, cursor, remembered, token_nodes, x)
         for layer in range(len(starts)):
             cursor = affine_rows(weights, cursor, x, qkv)
-            forward_loops(parts, starts[layer], columns, sums, shares, 0, 1)
+            forward_loops(parts, starts[layer], columns, biases, sums, shares, 0, 1)
             cursor = affine_rows(weights, cursor, pooled, y)
             cursor = _add_and_norm(weights, cursor, x, y)
             cursor = affine_rows(weights, cursor, x, hidden)

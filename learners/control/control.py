@@ -134,14 +134,14 @@ def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None
 def step_program(policy: PolicyNetwork, num_robots: int) -> StepProgram | None:
     """The program of a float32 policy's control step; None for kinds that have none.
 
-    FCNet, the Transformers and the MLPs have one, and BoT unless its masking is "soft".
+    FCNet, BoT, the Transformers and the MLPs have one.
     """
     network = policy.network
     if isinstance(network, BoundedNetwork):
         network = network.network
     if isinstance(network, FCNet):
         return _fcnet(policy, network, num_robots)
-    if isinstance(network, BoT) and network.hop_bias is None:
+    if isinstance(network, BoT):
         return _bot(policy, network, num_robots)
     if isinstance(network, HistoryMLP | BodyMLP):
         return _dense(policy, network, num_robots)
@@ -197,12 +197,14 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> StepProgram:
     columns = np.concatenate([mask.columns.numpy() for mask in masks])
     before = np.cumsum([0, *(len(mask.columns) for mask in masks)])[:-1, None]
     starts = np.stack([mask.starts.numpy() for mask in masks]) + before
+    biases = [mask.detach().flatten() for mask in layer_masks if isinstance(mask, Tensor)]
     constants = (
         _waves(network.memory),
         node_of_index(graph.observations).numpy(),
         node_of_index(graph.actions).numpy(),
         starts,
         columns,
+        torch.cat([torch.zeros(0), *biases]).numpy(),
         (e, config.n_heads, config.feedforward_dim, network.memory.numbers),
     )
     state = _memory_state(network, robots)

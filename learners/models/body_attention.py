@@ -36,9 +36,19 @@ _loops = compiled_fast(nogil=True, error_model="numpy")
 
 @_loops
 def forward_loops(
-    qkv: Array, starts: Array, columns: Array, pooled: Array, weights: Array, first: int, last: int
+    qkv: Array,
+    starts: Array,
+    columns: Array,
+    biases: Array,
+    pooled: Array,
+    weights: Array,
+    first: int,
+    last: int,
 ) -> None:
-    """(B, V x 3 x H, d) -> pooled (B, V x H, d) and weights (B, H x P), rows first..last."""
+    """(B, V x 3 x H, d) -> pooled (B, V x H, d) and weights (B, H x P), rows first..last.
+
+    biases: (P,) added to the scores of each pair, or (0,) for none.
+    """
     width = qkv.shape[2]
     nodes = len(starts) - 1
     pairs = len(columns)
@@ -59,6 +69,8 @@ def forward_loops(
                     for e in range(width):
                         score += qkv[row, query, e] * qkv[row, key, e]
                     score *= scale
+                    if len(biases) > 0:
+                        score += biases[begin + pair]
                     scores[pair] = score
                     largest = max(largest, score)
                 total = np.float32(0)
@@ -168,6 +180,7 @@ def _loop_attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tenso
         qkv.contiguous().view(rows, -1, width).numpy(),
         starts.numpy(),
         columns.numpy(),
+        qkv.new_empty(0).numpy(),
         pooled.view(rows, -1, width).numpy(),
         weights.numpy(),
     )

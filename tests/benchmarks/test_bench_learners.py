@@ -107,6 +107,10 @@ def test_bars_follow_from_the_figures_shown(record: dict[str, Any]) -> None:
     folded, demo = train["fcnet-legged"]["folded"]["median_ms"], setting_name(DEMO)
     compiled = {name: each["median_us"] for name, each in control["fcnet-compiled"].items()}
     baseline = {name: each["median_us"] for name, each in control["transformer-torch"].items()}
+    in_c = {
+        model: {name: each["median_us"] for name, each in control[f"{model}-c"].items()}
+        for model in ("fcnet", "bot")
+    }
     expected = [
         train["fcnet-legged"]["fft-modes"]["median_ms"] / folded,
         folded / train["transformer-legged"]["preset"]["median_ms"],
@@ -117,6 +121,10 @@ def test_bars_follow_from_the_figures_shown(record: dict[str, Any]) -> None:
         / control["bot-compiled"]["legged"]["median_us"],
         baseline["legged"] / compiled["legged"],
         baseline["context_len=512"] / compiled["context_len=512"],
+        in_c["bot"]["legged"],
+        in_c["fcnet"][demo] / compiled[demo],
+        in_c["fcnet"]["legged"] / compiled["legged"],
+        in_c["bot"]["legged"] / control["bot-compiled"]["legged"]["median_us"],
         compiled["context_len=1024"] / compiled["legged"],
         compiled["context_len=1024,n_modes=17"] / compiled["legged"],
     ]
@@ -151,8 +159,8 @@ def test_without_the_onnx_packages_the_rest_is_measured(monkeypatch: pytest.Monk
     with Silent().step("", 1, "") as advance:
         measured, notes = control_step_us(TINY, advance)
     figures: Any = measured
-    assert set(figures) == {f"fcnet-{each}" for each in ("compiled", "torch")} | {
-        *("transformer-compiled", "transformer-torch", "retnet-torch"),
+    assert set(figures) == {f"fcnet-{each}" for each in ("compiled", "torch", "c")} | {
+        *("transformer-compiled", "transformer-torch", "transformer-c", "retnet-torch"),
     }
     fcnet, demo, *baselines = by_runtime(figures)
     assert fcnet["torch"] == figures["fcnet-torch"]["legged"]["median_us"]

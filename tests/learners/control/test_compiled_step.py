@@ -135,9 +135,8 @@ def test_every_body_transformer_equals_torchs(masking: str, history: int) -> Non
     policy = random_policy("bot", chosen, Space(layout, body.act_dim))
     assert policy.layout.obs_dim == width + 4
     step = compiled_step(policy, 3)
-    assert (step is None) == (masking == "soft")
-    if step is not None:
-        assert_equals_torch(step, policy, 3, 40)
+    assert step is not None
+    assert_equals_torch(step, policy, 3, 40)
 
 
 def shifted(slices: Any, by: int) -> dict[str, tuple[int, int]]:

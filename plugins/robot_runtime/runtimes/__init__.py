@@ -1,0 +1,1 @@
+"""Files that other projects' programs for robots read."""

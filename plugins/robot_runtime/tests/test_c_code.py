@@ -1,0 +1,229 @@
+"""Policies as C code act as the product does."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaitforge.learners.control.control import LearnedPolicy
+from gaitforge.learners.models.base import BoundedNetwork
+from gaitforge.learners.models.bot import MASKINGS
+from gaitforge.learners.models.registry import PRESETS, build_network, preset
+from gaitforge.learners.policy_network import Normaliser, PolicyNetwork
+from gaitforge.learners.tokens import BODY_SIGN, Condition, TokenLayout
+from gaitforge.plugins.robot_runtime.tests.c_builds import (
+    SANITIZED,
+    STRICT,
+    build_rows,
+    c_files,
+    has_c,
+    learned_actions,
+    needs,
+    relative_error,
+    run_rows,
+    seen,
+)
+from tests.learners.control.exporting import FACTS
+from tests.learners.making import CONTEXT, KIND_SETTINGS, NETWORKS, make_policy
+
+SPECTRAL = {"history_kind": "spectral", "n_modes": 2}
+STEPS = 4 * CONTEXT + 5
+LIMIT = FACTS.action_limit
+
+
+def assert_acts_as_the_product(
+    policy: PolicyNetwork,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reset_every: int = 0,
+    facts: Any = FACTS,
+    steps: int = STEPS,
+) -> None:
+    """Strictly built with sanitizers: known answers, and an episode beside `LearnedPolicy`."""
+    needs("cc")
+    limit = float("inf") if facts is None else LIMIT
+    contents = c_files(policy, monkeypatch, facts)
+    program = build_rows(contents, folder, (*STRICT, *SANITIZED))
+    observations, rewards = seen(policy, steps)
+    ran = run_rows(program, observations, rewards, 0.8, reset_every, act_dim=policy.act_dim)
+    assert (ran.check, ran.error <= 1e-5) == (0, True), ran.error
+    assert not ran.codes.any()
+    learned = LearnedPolicy(
+        policy, 1, return_target=0.8, action_limit=limit, reset_every=reset_every
+    )
+    expected = learned_actions(learned, observations, rewards)
+    assert np.abs(expected).max() > 0.01
+    assert relative_error(ran.actions, expected) <= 1e-5
+
+
+def small(kind: str, tokens: str = "obs", **settings: Any) -> PolicyNetwork:
+    """An untrained policy of a kind, with uneven weights, normalisers and bounds."""
+    chosen = KIND_SETTINGS[kind] | settings
+    return uneven(make_policy(kind, tokens, 7.0, return_zero=-2.0, settings=chosen))
+
+
+def uneven(policy: PolicyNetwork) -> PolicyNetwork:
+    """The policy with other weights, also where they start at 0 or 1, and bounds that are met."""
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        for parameter in policy.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    policy.obs_normaliser.bounded(np.full(policy.layout.obs_dim, 1.5))
+    return policy.eval()
+
+
+def policy_with_everything(network: str = "history-mlp") -> PolicyNetwork:
+    """A body with signs, a kept last action, a filter, tanh, and three numbers of a condition."""
+    stored = {"joint_pos": (0, 3), "height": (3, 5)}
+    body = {BODY_SIGN: (0, 3), "mass": (3, 4)}
+    condition = Condition(("return_to_go", "share"), hidden=0.2, scale=0.5)
+    layout = TokenLayout.of_data("return", stored, 3, body, condition.width)
+    chosen = preset(network, KIND_SETTINGS[network])
+    torch.manual_seed(0)
+    ramp = np.linspace(0.5, 2.0, layout.obs_dim)
+    policy = PolicyNetwork(
+        BoundedNetwork(build_network(chosen, layout, 3)),
+        layout,
+        Normaliser(ramp - 1.0, ramp),
+        Normaliser(ramp[:3], ramp[:3]),
+        7.0,
+        return_zero=-2.0,
+        condition=condition,
+    )
+    policy.drive(np.array([1.0, -1.0, -1.0, 0.7], np.float32))
+    return uneven(policy).filtered(0.6)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_every_network_with_a_compiled_step_acts_as_the_product(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = small(kind, "return" if kind != "mlp" else "obs")
+    if has_c(policy):
+        assert_acts_as_the_product(policy, tmp_path, monkeypatch)
+        return
+    with pytest.raises(ValueError, match=f"{PRESETS[kind].kind} has no compiled control step"):
+        c_files(policy, monkeypatch, kind=PRESETS[kind].kind)
+
+
+QUICK_MASKS = ("soft", "mix")
+
+
+@pytest.mark.parametrize(
+    "masking",
+    [pytest.param(m, marks=[] if m in QUICK_MASKS else pytest.mark.slow) for m in MASKINGS],
+)
+def test_every_mask_of_the_body_transformer_acts_as_the_product(
+    masking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = small("bot", masking=masking, history=2, positional_embedding=masking == "mix")
+    assert_acts_as_the_product(policy, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["bot", "history-mlp"])
+def test_modes_of_the_past_are_the_products(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_acts_as_the_product(small(kind, **SPECTRAL), tmp_path, monkeypatch)
+
+
+def test_all_that_surrounds_a_network_is_as_in_the_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_with_everything()
+    assert_acts_as_the_product(policy, tmp_path, monkeypatch, reset_every=7, facts=None)
+
+
+# Longer, and at other sizes.
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in NETWORKS if has_c(small(kind, "return"))])
+def test_a_thousand_steps_stay_beside_the_product(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_acts_as_the_product(small(kind, "return"), tmp_path, monkeypatch, steps=1_000)
+
+
+def _sizes(kind: str, draw: st.DrawFn) -> dict[str, Any]:
+    """Settings of a network of any small size."""
+    layers = draw(st.integers(1, 3))
+    width = draw(st.integers(1, 20))
+    steps = draw(st.integers(1, 9))
+    if kind == "fcnet":
+        modes = draw(st.integers(1, steps // 2 + 1))
+        sizes = {"hidden_dim": width, "decoder_dim": draw(st.integers(1, 40)), "n_modes": modes}
+        return {**sizes, "n_layers": layers, "context_len": steps}
+    if kind in ("transformer", "dt"):
+        heads = draw(st.integers(1, 3))
+        sizes = {"hidden_dim": 2 * heads * width, "n_heads": heads, "n_layers": layers}
+        return {**sizes, "context_len": steps}
+    memory: dict[str, Any] = {"history_kind": draw(st.sampled_from(["stacked", "spectral"]))}
+    memory["n_modes"] = draw(st.integers(1, (steps + 1) // 2))
+    if kind == "history-mlp":
+        return {"hidden_dim": width, "n_layers": layers, "context_len": steps, **memory}
+    memory["history"] = steps
+    if kind == "body-mlp":
+        return {"embed_dim": width, "feedforward_dim": draw(st.integers(1, 40)), **memory}
+    heads = draw(st.integers(1, 3))
+    sizes = {"embed_dim": heads * width, "n_heads": heads, "n_layers": layers}
+    masking = draw(st.sampled_from(MASKINGS))
+    return {**sizes, **memory, "feedforward_dim": draw(st.integers(1, 40)), "masking": masking}
+
+
+@st.composite
+def sized_policies(draw: st.DrawFn) -> PolicyNetwork:
+    """Policies of any kind and size that C holds."""
+    kind = draw(st.sampled_from(["fcnet", "transformer", "dt", "history-mlp", "body-mlp", "bot"]))
+    return small(kind, "return", **_sizes(kind, draw))
+
+
+@pytest.mark.slow
+@given(sized_policies())
+@settings(max_examples=12, deadline=None)
+def test_networks_of_any_size_act_as_the_product(policy: PolicyNetwork) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        assert_acts_as_the_product(policy, Path(folder), patch)
+
+
+# The same bits from every compiler, processor and level of optimisation.
+BUILDS = {
+    "-O2": ("cc", (*STRICT, "-O2"), ()),
+    "-O3 native": ("cc", ("-std=gnu99", *STRICT[1:], "-O3", "-march=native"), ()),
+    "-O0": ("cc", ("-std=c99", "-O0"), ()),
+    "aarch64": ("aarch64-linux-gnu-gcc", ("-std=gnu99", "-O2", "-static"), ("qemu-aarch64",)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(lambda: small("fcnet", "return"), id="fcnet"),
+        pytest.param(lambda: small("bot", masking="soft", **SPECTRAL), id="bot"),
+        pytest.param(lambda: small("dt", "return"), id="dt"),
+        pytest.param(policy_with_everything, id="everything"),
+    ],
+)
+def test_every_build_gives_the_same_bits(
+    policy: Callable[[], PolicyNetwork], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("cc", "aarch64-linux-gnu-gcc", "qemu-aarch64")
+    made = policy()
+    facts = FACTS if made.act_dim == 12 else None
+    contents = c_files(made, monkeypatch, facts)
+    observations, rewards = seen(made, 200)
+    results = {}
+    for name, (command, flags, runner) in BUILDS.items():
+        folder = tmp_path / name.replace(" ", "_")
+        folder.mkdir()
+        program = build_rows(contents, folder, flags, command)
+        ran = run_rows(program, observations, rewards, 0.8, 0, runner, made.act_dim)
+        assert ran.check == 0
+        results[name] = ran.actions
+    for name, actions in results.items():
+        np.testing.assert_array_equal(actions, results["-O2"], err_msg=name, strict=True)
