@@ -15,7 +15,9 @@ BLOCK_S = 0.1
 """Seconds of a block: short beside tilting by hand (below 1 Hz), two rows at 20 Hz."""
 MIN_ROWS = 2
 """Rows of a block that counts."""
-_ROUNDING = 1e-6
+MIN_PAIRS = 20
+"""Pairs of neighbouring blocks that a check needs."""
+ROUNDING = 1e-6
 """Blocks' share by which a row's time may be rounded down and still open the next block."""
 
 
@@ -46,7 +48,7 @@ def make_blocks(log: SensorLog) -> Blocks:
 
     The last block is left out, as more rows might follow.
     """
-    phase = (log.time_s - log.time_s[0]) / BLOCK_S + _ROUNDING
+    phase = (log.time_s - log.time_s[0]) / BLOCK_S + ROUNDING
     index = np.floor(phase)
     phase = phase - index
     starts = np.flatnonzero(np.diff(index, prepend=-1))
@@ -64,7 +66,7 @@ def make_blocks(log: SensorLog) -> Blocks:
     fall = counts[:, 0] - rise
     place = index[starts]
     first = np.flatnonzero(whole[:-1] & whole[1:] & (np.diff(place) == 1))
-    if len(first) < 20:
+    if len(first) < MIN_PAIRS:
         raise ValueError("fewer than 2 s of rows without gaps; log at least 20 rows a second")
     q = sums(log.q) / counts
     quat = sums(_one_sign(log.quat)) / counts

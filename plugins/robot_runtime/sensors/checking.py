@@ -41,7 +41,7 @@ FOLLOWS = 0.03
 """`PlaneFit.motion` up to which the plane of the feet follows gravity."""
 ALIKE = 0.006
 """Difference of motions up to which two mistakes explain a log alike."""
-LEAST_RANGE_RAD = 0.15
+LEAST_RANGE_RAD = 0.1
 """Pitch and roll that a log has to cover."""
 UNIT_LENGTH = (0.9, 1.1)
 """Lengths of a quaternion."""
@@ -192,7 +192,7 @@ def _explain(
 
 def _is_far(explained: _Explanation, legs: Legs, blocks: Blocks) -> bool:
     """Whether a joint would be so far from the default pose that no stand has it there."""
-    q = explained.joints.apply(blocks.q).mean(axis=0)
+    q = explained.joints.apply(blocks.q[blocks.first]).mean(axis=0)
     return bool((np.abs(q - legs.robot.default_joint_pos_rad) > FAR_RAD).any())
 
 
@@ -345,7 +345,7 @@ def _dq_findings(explained: _Explanation, robot: RobotCard) -> Iterator[Finding]
     assert isinstance(best, JointMap)
     evidence = {"gain": fit.gain, "slope": fit.moments.slope}
     if best.cost and best != explained.joints:
-        text, *others = (f"dq: {_of_rates(each.text)}" for each in (best, *fit.alike))
+        text, *others = (f"dq: {of_rates(each.text)}" for each in (best, *fit.alike))
         names = _names(best.joints, robot)
         yield Finding(best.kind, "dq", text, names, tuple(others), evidence)
     if best.cost:
@@ -363,7 +363,8 @@ def _dq_findings(explained: _Explanation, robot: RobotCard) -> Iterator[Finding]
         yield Finding("scale", "dq", text, (name,), evidence={"slope": float(slopes[joint])})
 
 
-def _of_rates(text: str) -> str:
+def of_rates(text: str) -> str:
+    """A joint map's words for dq."""
     return text.replace("in degrees, not in rad", "in degrees/s, not in rad/s")
 
 

@@ -337,7 +337,7 @@ def test_live_rows_tell_what_motion_lacks(
     outcome = run("export", "check", export, "--log", "-")
     assert outcome.code == 0
     assert "stand still on four feet" in outcome.err
-    assert "pitch 0.31 of 0.15 rad" in outcome.err
+    assert "pitch 0.31 of 0.1 rad" in outcome.err
     assert "enough, end with Ctrl-C" in outcome.err
 
 
