@@ -72,7 +72,9 @@ class _Explanation:
     @property
     def cost(self) -> int:
         """Mistakes that it takes, with those of gyro and dq; dq may share q's."""
-        gyro = 0 if self.gyro_is_turned_too else self.gyro.best.cost
+        # An IMU that is turned turns its gyro: another gyro is a mistake of its own.
+        gyro = self.gyro.best.cost + (self.reading.kind == "axes")
+        gyro = 0 if self.gyro_is_turned_too else gyro
         dq = 0 if self.dq.best == self.joints else self.dq.best.cost
         return self.reading.cost + self.joints.cost + gyro + dq
 
@@ -167,7 +169,11 @@ def _explain(
     fit = legs.fit(blocks.q, up, blocks.first)
     if fit.motion < FOLLOWS and fit.stands:
         right = _explanation(blocks, AS_LOGGED, NO_MAP, fit.motion)
-        return right, [], joint_zero(legs, blocks.q, up, blocks.first)
+        if not right.gyro.best.cost:
+            return right, [], joint_zero(legs, blocks.q, up, blocks.first)
+        # A gyro's fault, or a reading's that happens to show the same gravity.
+        readings = _following(legs, blocks, [(reading, NO_MAP) for reading in READINGS[1:]])
+        return _ranked(legs, blocks, [right, *(_explanation(blocks, *each) for each in readings)])
     for candidates in (_single, _double, _searched):
         found = [_explanation(blocks, *candidate) for candidate in candidates(legs, blocks)]
         if candidates is _single and not found and fit.stands:
@@ -175,19 +181,26 @@ def _explain(
             if zero is not None and zero.motion < FOLLOWS:
                 return _explanation(blocks, AS_LOGGED, NO_MAP, fit.motion), [], zero
         if found:
-            far = {id(each): _is_far(each, legs, blocks) for each in found}
-            ranked = sorted(found, key=lambda each: (far[id(each)], each.cost, each.motion))
-            best, *others = ranked
-            alike = [
-                each
-                for each in others
-                if (far[id(each)], each.cost) == (far[id(best)], best.cost)
-                and each.motion - best.motion < ALIKE
-            ]
-            q = best.joints.apply(blocks.q)
-            zero = joint_zero(legs, q, best.reading.up(blocks.quat), blocks.first)
-            return best, alike[:5], zero
+            return _ranked(legs, blocks, found)
     return None, [], None
+
+
+def _ranked(
+    legs: Legs, blocks: Blocks, found: Sequence[_Explanation]
+) -> tuple[_Explanation, list[_Explanation], JointZero | None]:
+    """The best explanation, others that are as good, and a joint's zero with it."""
+    far = {id(each): _is_far(each, legs, blocks) for each in found}
+    ranked = sorted(found, key=lambda each: (far[id(each)], each.cost, each.motion))
+    best, *others = ranked
+    alike = [
+        each
+        for each in others
+        if (far[id(each)], each.cost) == (far[id(best)], best.cost)
+        and each.motion - best.motion < ALIKE
+    ]
+    q = best.joints.apply(blocks.q)
+    zero = joint_zero(legs, q, best.reading.up(blocks.quat), blocks.first)
+    return best, alike[:5], zero
 
 
 def _is_far(explained: _Explanation, legs: Legs, blocks: Blocks) -> bool:

@@ -25,7 +25,7 @@ MATERIAL = 0.15
 """Share of the squares beyond the noise's by which a better explanation has to be better."""
 WRONG_SLOPE = 0.4
 """Distance of a slope from 1 that is wrong, for filters and delays make it less by themselves."""
-UNSURE_SLOPE = 0.35
+UNSURE_SLOPE = 0.5
 """Standard error of a slope above which the motion was too little to judge it."""
 OVERLAP = 2 / 3
 """Independent pairs a pair: neighbouring pairs share a block."""

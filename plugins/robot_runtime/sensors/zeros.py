@@ -9,19 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from gaitforge.collectors.robots.kinematics import LegKinematics
-from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, RobotCard
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
 from gaitforge.plugins.robot_runtime.sensors.blocks import lagged
 from gaitforge.plugins.robot_runtime.sensors.plane import MODES, Legs, diagonals
 
-LEAST_ZERO_RAD = 0.1
-"""A joint's zero that is reported: calibrations are good to 0.02 rad."""
+LEAST_ZERO_RAD = 0.14
+"""A joint's zero that is reported: calibrations are good to 0.02 rad, and a foot
+that slips or rolls looks like 0.1."""
 LEAST_POSE_RAD = 0.055
 """Distance of all joints of a kind from the default pose that is reported."""
+MOST_SAG = 1.4
+"""Sag of soft legs under the weight, over the computed one, that is no fault."""
+SHARES = 12
+"""Steps of each kind of sag that are tried."""
 POSE_RAD = 0.08
 """Deviation of a joint's angle from the default pose, by where its foot stands."""
 GROUND_M = 0.005
 """Deviation of ground and links from a plane through the feet."""
-LINKS_M = 0.002
+LINKS_M = 0.001
 """Deviation of heights by links' lengths, added to the noise."""
 DYNAMIC_GAIN = 9.0
 TOTAL_GAIN = 20.0
@@ -69,8 +74,9 @@ def zero_estimates(
     """
     feet = legs.feet(q)
     modes = (feet @ up[..., None])[..., 0] @ MODES.T
-    white = modes[first].var(axis=0).sum() - lagged(modes, modes, first).sum()
-    noise = max(float(white), 0.0) / len(MODES) + LINKS_M**2
+    # Gravity's noise tilts the plane, but does not bend it: each mode has its own.
+    white = modes[first].var(axis=0) - lagged(modes, modes, first)
+    noise = np.maximum(white, 0.0) + LINKS_M**2
     _, apart = diagonals(feet)
     out = float(apart[first].mean())
     rises = legs.rises(q, up)
@@ -78,8 +84,8 @@ def zero_estimates(
     for joint in range(N_JOINTS):
         leg = joint // JOINTS_PER_LEG
         effect = rises[:, joint, None] * MODES[:, leg]
-        slope = float(lagged(modes, effect, first).sum()) * len(first) / noise
-        weight = max(float(lagged(effect, effect, first).sum()), 0.0) * len(first) / noise
+        slope = float((lagged(modes, effect, first) / noise).sum()) * len(first)
+        weight = float((np.maximum(lagged(effect, effect, first), 0.0) / noise).sum()) * len(first)
         # Half of what a foot rises parts the middles of the two diagonals.
         tilt = float(MODES[2, leg] * rises[first, joint].mean())
         slopes = slope + tilt * out / GROUND_M**2 + pose[joint] / POSE_RAD**2
@@ -133,19 +139,27 @@ def level_pose(legs: Legs, q: np.ndarray, first: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(terms, q[first], rcond=None)[0][0]
 
 
-def sinking(robot: RobotCard) -> tuple[np.ndarray, float]:
-    """(12,) rad/m that joints turn while the trunk sinks on feet that stay, and how far it sinks.
+def sags(robot: RobotCard) -> np.ndarray:
+    """(2, 12) rad by which the robot's gains let joints give way under its weight.
 
-    The second is in m: the weight over the stiffness that the robot's gains have along that way.
+    First with feet that slide freely: each joint by its own torque, a quarter of the weight on each
+    foot. Then with feet that stay: the trunk sinks by the weight over the stiffness along that way.
     """
     kinematics = LegKinematics(robot)
+    up = np.array([[[0.0, 0.0, 1.0]]])
+    sliding = np.zeros(N_JOINTS)
+    for _ in range(20):  # the torque follows from the pose, which the torque bends
+        pose = robot.default_joint_pos_rad + sliding
+        torque = kinematics.rise_gradient(pose[None], up)[0] * robot.weight_n / N_LEGS
+        sliding += 0.5 * (torque / robot.kp_nm_per_rad - sliding)
     feet = kinematics.foot_positions(robot.default_joint_pos_rad[None])
     step = 0.01 * robot.leg_length_m
     lower, higher = (
         kinematics.joint_positions(feet + np.array([0.0, 0.0, rise]))[0] for rise in (step, -step)
     )
     turns = (lower - higher) / (2 * step)
-    return turns, robot.weight_n / float(robot.kp_nm_per_rad @ turns**2)
+    sunk = robot.weight_n / float(robot.kp_nm_per_rad @ turns**2)
+    return np.stack([sliding, sunk * turns])
 
 
 @dataclass(frozen=True)
@@ -164,31 +178,25 @@ class KindOff:
 def kind_off(robot: RobotCard, q: np.ndarray) -> KindOff | None:
     """The kind of joints that stands farthest off the default pose; None for none.
 
-    q: (12,) rad of a level trunk.
-
-    None too, where fewer than three legs are off: then it is a joint's own zero.
-
-    A trunk may stand lower than the pose says, by its weight on soft gains and a hundredth of a
-    leg's length, or higher by two hundredths. The
-    kind with the smallest squares of its angle and of what it leaves is taken.
+    q: (12,) rad of a level trunk. A share of each of the two `sags`, together up to `MOST_SAG`, is
+    taken away, and the kind is that with the smallest squares of its angle and of what it leaves.
+    None, too, where fewer than three legs are off: then it is a joint's own zero.
     """
     from_default = q - robot.default_joint_pos_rad
-    turns, sunk = sinking(robot)
-    leg = robot.leg_length_m
-    left = []
-    rests = []
-    for kind in range(JOINTS_PER_LEG):
-        one = np.zeros(N_JOINTS)
-        one[kind::JOINTS_PER_LEG] = 1.0
-        (down, _), *_ = np.linalg.lstsq(np.stack([turns, one], axis=1), from_default, rcond=None)
-        down = float(np.clip(down, -0.02 * leg, 1.5 * sunk + 0.01 * leg))
-        rest = from_default - down * turns
-        rests.append(rest[kind::JOINTS_PER_LEG])
-        angle = rests[kind].mean()
-        left.append(float(((rest - angle * one) ** 2).sum() + angle**2))
-    kind = int(np.argmin(left))
-    angle = float(rests[kind].mean())
-    along = np.sort(rests[kind] * np.sign(angle))
+    sagging = sags(robot)
+    best = np.inf, 0, np.zeros(N_LEGS)
+    shares = np.arange(SHARES + 1) * (MOST_SAG / SHARES)
+    for share, other in ((a, b) for a in shares for b in shares if a + b <= MOST_SAG + 1e-9):
+        rest = (from_default - share * sagging[0] - other * sagging[1]).reshape(N_LEGS, -1)
+        whole = float((rest**2).sum())
+        for kind, angle in enumerate(rest.mean(axis=0).tolist()):
+            # The squares about a mean are less by its own; the angle's own are added.
+            left = whole - (N_LEGS - 1) * angle**2
+            if left < best[0]:
+                best = left, kind, rest[:, kind]
+    _, kind, rest = best
+    angle = float(rest.mean())
+    along = np.sort(rest * np.sign(angle))
     if abs(angle) < LEAST_POSE_RAD or along[1] < abs(angle) / 2:
         return None
     return KindOff(kind, angle)

@@ -33,6 +33,7 @@ from gaitforge.plugins.robot_runtime.sensors.logs import (
     to_csv,
 )
 from gaitforge.plugins.robot_runtime.sensors.plane import Legs
+from gaitforge.plugins.robot_runtime.tests.physics_logs import physics_log
 from gaitforge.plugins.robot_runtime.tests.sensor_logs import (
     FAULTS,
     FURTHER_FAULTS,
@@ -156,6 +157,21 @@ def test_what_never_changes_is_named() -> None:
     assert finding.text == "q: FR_calf_joint never change"
     (finding,) = check_log(replace(log, quat=log.quat * 0.01), card).findings
     assert "has the length 0.01, not 1" in finding.text
+
+
+# Physics.
+@pytest.mark.parametrize("robot", ["go2", "a1", "anymal_c", "spot"])
+def test_a_stand_in_mujoco_is_right_until_a_fault_is_put_in(robot: str) -> None:
+    """Feet that roll, soft legs that sag, a hand: no fault; orders and conventions are named."""
+    card = load_robot(robot)
+    log = physics_log(card, 0)
+    report = check_log(log, card)
+    assert report.findings == ()
+    assert report.measured["slope_pitch"] == pytest.approx(1, abs=0.1)
+    assert report.measured["slope_roll"] == pytest.approx(1, abs=0.1)
+    for fault in list(FAULTS)[:10]:
+        make, text = FAULTS[fault]
+        assert is_named(check_log(make(log), card), card, text), fault
 
 
 # Laws.

@@ -180,8 +180,6 @@ static void describe(robot_check_block *block)
         if (m > 0)
             continue;
         plane_of((const double(*)[3])feet, block->normal, &block->apart);
-        for (leg = 0; leg < LEGS; leg++)
-            block->level[leg] = heights[leg] + block->height[0];
     }
 }
 
@@ -270,7 +268,8 @@ static void add_pair(robot_check *check, const robot_check_block *one, const rob
     terms[3] = terms[1] * terms[1];
     terms[4] = terms[2] * terms[2];
     for (j = 0; j < JOINTS; j++) {
-        add_lagged(&check->rise_by_height[j], one->level[j / 3], two->rises[j]);
+        for (k = 0; k < MODES; k++)
+            add_lagged(&check->rise_by_mode[j][k], one->modes[0][k], two->rises[j]);
         add_lagged(&check->rise_by_rise[j], one->rises[j], two->rises[j]);
         check->q_mean[j] += one->q[j];
         for (k = 0; k < 5; k++)
@@ -553,13 +552,16 @@ static int find_fault(const robot_check *check)
         int gyro, dq, rank;
         if (motion >= FOLLOWS || height <= NEAR_HEIGHT_LOW || height >= NEAR_HEIGHT_HIGH)
             continue;
-        if (m == 0)
-            return 0;
+        if (best == 0 && m < ROBOT_CHECK_MAPS)
+            continue; /* joints are right: what is left to tell is a gyro's fault from a reading's */
         gyro = gyro_mistake(check, reading_of(m), &sums);
         dq = dq_mistake(check, map_of(m), &sums);
         rank = 100 * is_far(check, map_of(m)) + mistake_costs[m];
-        rank += gyro == readings[reading_of(m)].gyro ? 0 : gyro_maps[gyro].cost;
+        if (gyro != readings[reading_of(m)].gyro) /* an IMU that is turned turns its gyro */
+            rank += gyro_maps[gyro].cost + (readings[reading_of(m)].gyro != 0);
         rank += dq != map_of(m) && dq != 0;
+        if (m == 0 && rank == 0)
+            return 0;
         if (best < 0 || rank < best_rank || (rank == best_rank && motion < best_motion)) {
             best = m;
             best_rank = rank;
@@ -622,35 +624,31 @@ static void find_pose(const robot_check *check, double *pose)
 static int find_kind(const double *pose, double *angle)
 {
     double least = 0.0, along[LEGS];
-    int kind, best = -1, j, leg, below = 0;
+    int kind, best = -1, one, other, j, leg, below = 0;
     *angle = 0.0;
-    for (kind = 0; kind < 3; kind++) {
-        double tt = 0.0, t1 = 0.0, tp = 0.0, p1 = 0.0, down, mean = 0.0, left = 0.0;
-        for (j = 0; j < JOINTS; j++) {
-            tt += sink_turns[j] * sink_turns[j];
-            tp += sink_turns[j] * pose[j];
-            if (j % 3 == kind) {
-                t1 += sink_turns[j];
-                p1 += pose[j];
+    for (one = 0; one <= SHARES; one++)
+        for (other = 0; other <= SHARES - one; other++) {
+            const double share = (double)one * (MOST_SAG / SHARES);
+            const double rest_share = (double)other * (MOST_SAG / SHARES);
+            double rest[JOINTS], whole = 0.0;
+            for (j = 0; j < JOINTS; j++) {
+                rest[j] = pose[j] - share * sags[0][j] - rest_share * sags[1][j];
+                whole += rest[j] * rest[j];
+            }
+            for (kind = 0; kind < 3; kind++) {
+                double mean = 0.0, left;
+                for (leg = 0; leg < LEGS; leg++)
+                    mean += rest[3 * leg + kind] / LEGS;
+                left = whole - (LEGS - 1) * mean * mean;
+                if (best >= 0 && left >= least)
+                    continue;
+                best = kind;
+                least = left;
+                *angle = mean;
+                for (leg = 0; leg < LEGS; leg++)
+                    along[leg] = rest[3 * leg + kind];
             }
         }
-        down = (LEGS * tp - t1 * p1) / (LEGS * tt - t1 * t1);
-        down = larger(-0.02 * leg_length, smaller(down, 1.5 * sinks + 0.01 * leg_length));
-        for (j = kind; j < JOINTS; j += 3)
-            mean += (pose[j] - down * sink_turns[j]) / LEGS;
-        for (j = 0; j < JOINTS; j++) {
-            const double rest = pose[j] - down * sink_turns[j] - (j % 3 == kind ? mean : 0.0);
-            left += rest * rest;
-        }
-        left += mean * mean;
-        if (best < 0 || left < least) {
-            best = kind;
-            least = left;
-            *angle = mean;
-            for (leg = 0; leg < LEGS; leg++)
-                along[leg] = pose[3 * leg + kind] - down * sink_turns[3 * leg + kind];
-        }
-    }
     for (leg = 0; leg < LEGS; leg++)
         below += (*angle < 0.0 ? -along[leg] : along[leg]) < size(*angle) / 2.0;
     return size(*angle) < LEAST_POSE_RAD || below > 1 ? -1 : best;
@@ -662,25 +660,30 @@ static int find_zero(const robot_check *check, robot_check_result *result)
     const double n = (double)check->pairs, out = check->apart / n;
     /* A kind that is off may be what one joint's zero does to the pose, or the other way round. */
     const double least = result->pose_kind < 0 ? LEAST_ZERO_RAD : 1.5 * LEAST_ZERO_RAD;
-    double noise = 0.0;
+    double noise[MODES];
     int k, j, best = -1;
     for (k = 0; k < MODES; k++) {
         const double mean = check->modes[0][k].first / n;
-        noise += check->squares[k] / n - mean * mean - lagged(&check->modes[0][k], check->pairs);
+        const double white = check->squares[k] / n - mean * mean;
+        noise[k] = larger(white - lagged(&check->modes[0][k], check->pairs), 0.0);
+        noise[k] += LINKS_M * LINKS_M;
     }
-    noise = larger(noise, 0.0) / MODES + LINKS_M * LINKS_M;
     result->worst_joint = 0;
     for (j = 0; j < JOINTS; j++) {
-        const double slope = lagged(&check->rise_by_height[j], check->pairs) * n / noise;
-        const double moved = 0.75 * lagged(&check->rise_by_rise[j], check->pairs);
-        const double weight = larger(moved, 0.0) * n / noise;
+        const double moved = larger(lagged(&check->rise_by_rise[j], check->pairs), 0.0);
         const double tilt = modes_of_legs[2][j / 3] * check->rise_by_rise[j].first / n;
         const double ground = GROUND_M * GROUND_M, stand = POSE_RAD * POSE_RAD;
         const double kind = j % 3 == result->pose_kind ? result->pose_kind_rad : 0.0;
         const double off = result->pose_rad[j] - kind;
-        const double slopes = slope + tilt * out / ground + off / stand;
-        const double weights = weight + tilt * tilt / ground + 1.0 / stand;
-        const double moving = slope * slopes > 0.0 ? slope * slope / larger(weight, 1e-9) : 0.0;
+        double slope = 0.0, weight = 0.0, slopes, weights, moving;
+        for (k = 0; k < MODES; k++) {
+            const double share = modes_of_legs[k][j / 3];
+            slope += share * lagged(&check->rise_by_mode[j][k], check->pairs) * n / noise[k];
+            weight += share * share * moved * n / noise[k];
+        }
+        slopes = slope + tilt * out / ground + off / stand;
+        weights = weight + tilt * tilt / ground + 1.0 / stand;
+        moving = slope * slopes > 0.0 ? slope * slope / larger(weight, 1e-9) : 0.0;
         result->zero_rad[j] = slopes / weights;
         result->zero_gain[j] = slopes * slopes / weights;
         if (result->zero_gain[j] > result->zero_gain[result->worst_joint])

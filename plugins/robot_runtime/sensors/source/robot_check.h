@@ -45,7 +45,7 @@ typedef struct {
     double q[12], quat[4], middle_s, rise, rising[15];
     double up[ROBOT_CHECK_READINGS][3];
     double modes[ROBOT_CHECK_MISTAKES][3], height[ROBOT_CHECK_MISTAKES];
-    double normal[3], apart, rises[12], level[4];
+    double normal[3], apart, rises[12];
 } robot_check_block;
 
 typedef struct {
@@ -58,7 +58,7 @@ typedef struct {
     /* Sums over pairs of blocks. */
     long pairs;
     robot_check_lagged modes[ROBOT_CHECK_MISTAKES][3], carried[ROBOT_CHECK_READINGS][2];
-    robot_check_lagged tilt[ROBOT_CHECK_READINGS][2], slope[2], rise_by_height[12], rise_by_rise[12];
+    robot_check_lagged tilt[ROBOT_CHECK_READINGS][2], slope[2], rise_by_mode[12][3], rise_by_rise[12];
     double heights[ROBOT_CHECK_MISTAKES], apart, squares[3];
     double q_mean[12], terms[5][5], poses[5][12];
     double rate[12], rate_rate[12], dq[12], dq_dq[12], dq_rate[12][12];
