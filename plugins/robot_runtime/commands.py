@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,26 +41,34 @@ FROM_STDIN = "-"
     JSON,
     needs("sim"),
 )
-def export_check(arguments: argparse.Namespace) -> int:
+def export_check(arguments: argparse.Namespace) -> Callable[[], int]:
     """Check sensors of a robot, or a configuration, before a motor moves; exit 1 on a fault."""
-    from gaitforge.learners.export.onnx_policy import read_description
-
     log = arguments.log
     config = arguments.config
     if log is None and config is None:
         raise ValueError("nothing to check: give --log, --config or both")
-    control = read_description(arguments.export)["control"]
+    robot = arguments.robot if log is not None else None
+    return partial(_check, arguments.export, log, config, robot, arguments.json)
+
+
+def _check(
+    export: Path, log: str | None, config: Path | None, robot: str | None, as_json: bool
+) -> int:
+    """Check a log, a configuration or both, and print what is found; the exit code."""
+    from gaitforge.learners.export.onnx_policy import read_description
+
+    control = read_description(export)["control"]
     if control is None:
-        raise ValueError(f"{arguments.export}: the policy is of no known robot")
+        raise ValueError(f"{export}: the policy is of no known robot")
     reports: dict[str, Report] = {}
     if config is not None:
         from gaitforge.plugins.robot_runtime.sensors.configs import check_config
 
         reports["config"] = check_config(config, control)
     if log is not None:
-        reports["log"] = _checked_log(log, _robot(control, arguments.robot))
+        reports["log"] = _checked_log(log, _robot(control, robot))
     ok = all(report.ok for report in reports.values())
-    if arguments.json:
+    if as_json:
         shown = {name: report.to_json() for name, report in reports.items()}
         show_one({"ok": ok, **shown}, as_json=True)
     else:

@@ -658,8 +658,6 @@ static int find_kind(const double *pose, double *angle)
 static int find_zero(const robot_check *check, robot_check_result *result)
 {
     const double n = (double)check->pairs, out = check->apart / n;
-    /* A kind that is off may be what one joint's zero does to the pose, or the other way round. */
-    const double least = result->pose_kind < 0 ? LEAST_ZERO_RAD : 1.5 * LEAST_ZERO_RAD;
     double noise[MODES];
     int k, j, best = -1;
     for (k = 0; k < MODES; k++) {
@@ -688,7 +686,7 @@ static int find_zero(const robot_check *check, robot_check_result *result)
         result->zero_gain[j] = slopes * slopes / weights;
         if (result->zero_gain[j] > result->zero_gain[result->worst_joint])
             result->worst_joint = j;
-        if (size(result->zero_rad[j]) > least && moving > DYNAMIC_GAIN &&
+        if (size(result->zero_rad[j]) > LEAST_ZERO_RAD && moving > DYNAMIC_GAIN &&
             result->zero_gain[j] > TOTAL_GAIN &&
             (best < 0 || result->zero_gain[j] > result->zero_gain[best]))
             best = j;
