@@ -1,6 +1,7 @@
 """What configuration files of robots' runtimes have in common: joint orders, limits, YAML."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,10 +60,16 @@ _DIGITS = 9
 """Significant digits of a number: float32, which the runtimes read, has 9 at most."""
 
 
+_PLAIN = re.compile(
+    r"(?!(?:null|true|false|yes|no|on|off|y|n)$)[a-z_]\w*(/\w+)?", re.ASCII | re.IGNORECASE
+)
+"""Keys that need no quotes; YAML 1.1 reads the words here as other values."""
+
+
 def yaml_text(tree: Mapping[str, Any], comments: Sequence[str] = ()) -> bytes:
     """A tree as YAML, lists on one line, after comments of a line each.
 
-    Values are mappings, lists, texts, numbers or None.
+    Values are mappings, lists, numbers, None, or texts of characters below U+10000.
     """
     lines = [f"# {comment}" for comment in comments]
     lines += _lines(tree, "")
@@ -71,7 +78,8 @@ def yaml_text(tree: Mapping[str, Any], comments: Sequence[str] = ()) -> bytes:
 
 def _lines(tree: Mapping[str, Any], indent: str) -> list[str]:
     lines: list[str] = []
-    for key, value in tree.items():
+    for name, value in tree.items():
+        key = name if _PLAIN.fullmatch(name) else json.dumps(name)
         if isinstance(value, Mapping) and value:
             lines.append(f"{indent}{key}:")
             lines += _lines(value, indent + "  ")

@@ -52,9 +52,10 @@ public:
         damping_nms_per_rad_ = declare_parameter<double>("damping_nms_per_rad");
 
         float error = 0.0f;
-        if (policy_check(&state_, &error) != POLICY_OK) {
-            throw std::runtime_error(
-                "the known answers are wrong by " + std::to_string(error) + ": nothing runs");
+        const int code = policy_check(&state_, &error);
+        if (code != POLICY_OK) {
+            throw std::runtime_error("policy_check returned " + std::to_string(code) +
+                                     ": this is not the exported policy, and it does not run");
         }
         RCLCPP_INFO(get_logger(), "known answers right, largest error %.2g", (double)error);
 
