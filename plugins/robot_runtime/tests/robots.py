@@ -81,7 +81,7 @@ class Walk:
         shape = steps, robots
         self.fixed = np.array(command.values, np.float32)[3:]
         self.gyro = rng.normal(size=(*shape, 3)).astype(np.float32)
-        gravity = rng.normal((0.0, 0.0, -3.0), 1.0, (*shape, 3))
+        gravity = rng.normal((0.0, 0.0, -3.0), 0.5, (*shape, 3))
         self.gravity = gravity / np.linalg.norm(gravity, axis=-1, keepdims=True)
         self.joint_pos = rng.normal(UNEVEN.default_joint_pos_rad, 0.4, (*shape, 12))
         self.joint_vel = rng.normal(0.0, 2.0, (*shape, 12)).astype(np.float32)
