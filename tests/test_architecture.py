@@ -66,6 +66,7 @@ LAZY = {
     "torch.utils.tensorboard": "slow to import",
     "torchrl": "extra bench",
     "xarray": "extra xarray",
+    "yaml": "extra robots",
     "gaitforge.plugins.robots.imported_experts.torchscript": "loads torch",
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
     "gaitforge.flows.stages.expert_training": "loads rsl-rl",
