@@ -4,7 +4,7 @@ The node is `templates/policy_node.cpp`. It is built where ROS 2 is; here only i
 stand-ins for ROS's headers is tested.
 """
 
-from importlib.resources import files
+from pathlib import Path
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.learners.export.export import PolicyExport, WrittenFiles
@@ -19,6 +19,7 @@ from gaitforge.plugins.robot_runtime.runtimes.stateless import (
 
 RUNTIME = "ros2"
 NODE = "gaitforge_policy"
+_TEMPLATES = Path(__file__).parent / "templates"
 _C_FILES = ("policy.h", "policy.c", "policy_weights.c")
 _PLACES = {
     "package.xml": "package.xml",
@@ -53,10 +54,8 @@ def write_ros2(export: PolicyExport, options: StatelessOptions) -> WrittenFiles:
     command = fixed_command(export, options)
     code = write_c(export, None)
     package = {f"{RUNTIME}/policy/{name}": code.files[name] for name in _C_FILES}
-    templates = files(__package__).joinpath("templates")
     package |= {
-        f"{RUNTIME}/{place}": templates.joinpath(name).read_bytes()
-        for name, place in _PLACES.items()
+        f"{RUNTIME}/{place}": (_TEMPLATES / name).read_bytes() for name, place in _PLACES.items()
     }
     comments = [f"Written by gaitforge for {facts.robot}.", *command.lines()]
     package[f"{RUNTIME}/config/policy.yaml"] = yaml_text(parameters(command), comments)

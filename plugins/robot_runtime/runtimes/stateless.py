@@ -54,7 +54,7 @@ _CHECKED_STEPS = 160
 
 @dataclass(frozen=True)
 class StatelessOptions:
-    """What the stateless model is for.
+    """Options of the formats for robots' runtimes: whose commands are the constants.
 
     Attributes:
         skill: of the policy's training, whose commands are the constants; empty for the moving one
@@ -289,7 +289,8 @@ def stateless_model(
         "skill": command.skill,
         "command": list(command.values),
     }
-    content = to_onnx(trace(module), module, properties)
+    traced: Any = module  # its names and example inputs are those of a `PolicyStep`
+    content = to_onnx(trace(traced), traced, properties)
     error = _largest_error(content, module, export, command)
     if not error <= TOLERANCE:
         raise ValueError(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +65,11 @@ def _call(*words: str) -> None:
 
 
 def _drive(
-    package: Path, lines: list[str], build: str = "build", **changed: float
+    package: Path, lines: list[str], changed: Mapping[str, float] = _PATIENT
 ) -> tuple[np.ndarray, str, int]:
     """(K, 3, 12) what the node publishes, what it says, and its exit code."""
     parameters = yaml.safe_load((package / "config" / "policy.yaml").read_text())
-    values = parameters["gaitforge_policy"]["ros__parameters"] | changed
+    values = parameters["gaitforge_policy"]["ros__parameters"] | dict(changed)
     head = [
         f"parameter {name} {len(value)} {' '.join(map(str, value))}"
         if isinstance(value, list)
@@ -76,7 +77,7 @@ def _drive(
         for name, value in values.items()
     ]
     done = subprocess.run(
-        [str(package / build / "node")],
+        [str(package / "build" / "node")],
         input="\n".join([*head, "start", *lines]) + "\n",
         capture_output=True,
         text=True,
@@ -123,7 +124,7 @@ def test_it_stands_up_and_then_moves_joints_as_the_policy(package: Path) -> None
     lines = [*_sensors(walk, 0), "step", "run 1", "wait 0.01", "step"]
     for step in range(_STEPS):
         lines += [*_sensors(walk, step), f"velocity {_words(_VELOCITY)}", "step"]
-    published, said, code = _drive(package, lines, **_PATIENT)
+    published, said, code = _drive(package, lines)
     assert code == 0, said
     damping, standing, *running = published
     assert _is_damping(damping)
@@ -166,7 +167,7 @@ def test_it_damps_until_it_is_asked_to_run_again(fault: str, package: Path) -> N
         faults = [f"joints 12 {' '.join(_NAMES)} {zeros} {' '.join(['nan'] * 12)}"]
     start = [*_sensors(walk, 0), "run 1", "wait 0.01", "step", *_sensors(walk, 0), "step"]
     lines = [*start, *faults, "step", *_sensors(walk, 1), "step", *start]
-    published, said, _ = _drive(package, lines, **(_PATIENT | changed))
+    published, said, _ = _drive(package, lines, _PATIENT | changed)
     standing, running, stopped, still, again, *_ = published
     assert not _is_damping(standing)
     assert not _is_damping(running)
@@ -177,15 +178,15 @@ def test_it_damps_until_it_is_asked_to_run_again(fault: str, package: Path) -> N
 
 
 def test_it_does_not_start_without_sensors_and_stops_where_commands_end(package: Path) -> None:
-    published, _, _ = _drive(package, ["run 1", "step"], **_PATIENT)
+    published, _, _ = _drive(package, ["run 1", "step"])
     assert _is_damping(published[0])
     walk = _walk()
     begin = [*_sensors(walk, 0), "run 1", "wait 0.01", "step"]
     steps = [line for step in range(4) for line in (*_sensors(walk, step), "step")]
-    silent, _, _ = _drive(package, [*begin, *steps], **_PATIENT)
+    silent, _, _ = _drive(package, [*begin, *steps])
     commanded = [*begin, "velocity 2 0 0", "wait 0.05", *steps]
-    timed_out, _, _ = _drive(package, commanded, **(_PATIENT | {"command_timeout_s": 0.01}))
-    heard, _, _ = _drive(package, commanded, **_PATIENT)
+    timed_out, _, _ = _drive(package, commanded, _PATIENT | {"command_timeout_s": 0.01})
+    heard, _, _ = _drive(package, commanded)
     assert np.array_equal(silent, timed_out)
     assert not np.array_equal(silent, heard)
 
