@@ -30,10 +30,13 @@ UNEVEN: RobotFacts = replace(
     kp_nm_per_rad=tuple(10.0 + k for k in _ONE_TO_TWELVE),
     kd_nms_per_rad=tuple(1.0 + k / 8 for k in _ONE_TO_TWELVE),
     torque_limit_nm=tuple(20.0 + k for k in _ONE_TO_TWELVE),
-    action_limit=3.0,
+    action_limit=0.6,
     motor_names=tuple(_GO2.joint_names[k] for k in _MOTORS),
 )
-"""Go2 with other numbers at each joint, motors in no simple order, and a tight action limit."""
+"""Go2 with other numbers at each joint, its motors in no simple order.
+
+Its action limit is one that small policies reach.
+"""
 
 
 def small_export(
