@@ -85,6 +85,7 @@ LAZY_IMPORTERS = {
     "gaitforge.plugins.gym.commands": "as those of pipeline.cli",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
     "gaitforge.plugins.player.commands": "as those of pipeline.cli",
+    "gaitforge.plugins.robot_runtime.commands": "as those of pipeline.cli",
     "gaitforge.plugins.robots.commands": "as those of pipeline.cli",
     "gaitforge.plugins.simulators.commands": "as those of pipeline.cli",
     "gaitforge.plugins.what_if.commands": "as those of pipeline.cli",
