@@ -56,7 +56,7 @@ def commands(program: str) -> list[str]:
 def test_command_parses(command):
     line = re.sub(r" > \S+$", "", command.removesuffix("&"))
     arguments = shlex.split(line, comments=True)[1:]
-    assert build_parser().parse_args(arguments).command == arguments[0]
+    assert build_parser(arguments).parse_args(arguments).command == arguments[0]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ RL_SAR = PolicyFormat(
 ROS2 = PolicyFormat(
     "a ROS 2 package with a node around the C code",
     f"{_HERE}.runtimes.ros2:write_ros2",
+    options=f"{_HERE}.runtimes.stateless:StatelessOptions",
     of_runtime=True,
 )
 C_RUNTIME = PolicyRuntime("the C code, compiled here", f"{_HERE}.c_code.loop:CPolicy")
