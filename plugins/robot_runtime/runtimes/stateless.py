@@ -247,7 +247,7 @@ def check_history(network: nn.Module, what: str) -> None:
     if not stacked:
         raise ValueError(
             f"{type(network).__name__} remembers more than one input of {what}'s runtime can hold; "
-            "--formats c writes it with its memory inside"
+            "--formats c has its memory inside, and --formats onnx as states"
         )
 
 
