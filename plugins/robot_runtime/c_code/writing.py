@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.learners.control.control import step_program
 from gaitforge.learners.export.description import RobotFacts
 from gaitforge.learners.export.export import TOLERANCE, PolicyExport, WrittenFiles
@@ -15,6 +16,7 @@ from gaitforge.plugins.robot_runtime.c_code.tables import (
     float_literal,
     identifier,
 )
+from gaitforge.plugins.robot_runtime.sensors.writing import robot_check_files
 
 HEADER = "policy.h"
 SOURCE = "policy.c"
@@ -49,10 +51,24 @@ def write_c(export: PolicyExport, _: None) -> WrittenFiles:
         "README.md": _readme(code, export.metadata),
     }
     contents = {name: text.encode() for name, text in texts.items()} | {BLOB: code.blob}
+    check, notes = _sensor_check(code)
     if compiler() is None:
-        note = "C: no compiler cc is here, so the code was not run; run policy_main before use"
-        return WrittenFiles(contents, None, (note,))
-    return WrittenFiles(contents, run_main(contents))
+        notes += ("C: no compiler cc is here, so the code was not run; run policy_main before use",)
+        return WrittenFiles(contents | check, None, notes)
+    return WrittenFiles(contents | check, run_main(contents), notes)
+
+
+def _sensor_check(code: PolicyCode) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """The check of the robot's sensors in C, and notes; nothing for a policy of no legged robot."""
+    if code.facts is None or not code.is_legged:
+        return {}, ()
+    try:
+        robot = load_robot(code.facts.robot)
+    except ValueError:
+        robot = None
+    if robot is None or robot.joint_names != code.facts.joint_names:
+        return {}, (f"C: no card of {code.facts.robot} is here, so there is no robot_check.c",)
+    return robot_check_files(robot), ()
 
 
 def _header(code: PolicyCode, metadata: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 /* Joints, in the order of all arrays here. */
 extern const char *const policy_joint_names[POLICY_ACTIONS];
 extern const float policy_default_rad[POLICY_ACTIONS];
-extern const float policy_lower_rad[POLICY_ACTIONS]; /* of targets: the joint's limit less its margin */
+extern const float policy_lower_rad[POLICY_ACTIONS]; /* of targets: the joint's limit, widened by a margin */
 extern const float policy_upper_rad[POLICY_ACTIONS];
 extern const float policy_kp_nm_per_rad[POLICY_ACTIONS];
 extern const float policy_kd_nms_per_rad[POLICY_ACTIONS];
