@@ -36,7 +36,7 @@ print(time.perf_counter() - started, time.process_time())
 """
 QUERY = 'query(store, skill="run", where="friction < 0.6 and level > 2")\n'
 WORKS = {
-    "index": "store.files.rebuild_index()",
+    "index": "store.files.update_index()",
     "open": "store.select()",
     "query": QUERY,
     "query again": f"{QUERY}started = time.perf_counter()\n{QUERY}",

@@ -416,9 +416,12 @@ class Catalog:
     def _joined(self, name: str) -> pa.ChunkedArray:
         kind = stored_type(self.schema.field(name).type)
         chunks: list[pa.Array] = []
+        read: dict[int, pa.ChunkedArray] = {}
         for source, first, count in _runs(self._pieces):
             if name in source.schema.names:
-                values = source.column(name).slice(first, count)
+                if id(source) not in read:
+                    read[id(source)] = source.column(name)
+                values = read[id(source)].slice(first, count)
                 chunks += (values if values.type == kind else values.cast(kind)).chunks
             else:
                 chunks.append(pa.nulls(count, kind))
