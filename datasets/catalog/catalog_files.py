@@ -3,7 +3,7 @@
 import io
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -89,8 +89,9 @@ def _checksum_place(content: bytes) -> int:
 
 
 def _file_checksum(content: bytes, place: int) -> bytes:
-    crc = google_crc32c.value(content[:place] + _NO_DIGITS + content[place + 8 :])
-    return b"%08x" % crc
+    shared = pa.py_buffer(content)  # slices of bytes are copies
+    crc = google_crc32c.extend(google_crc32c.value(shared[:place]), _NO_DIGITS)
+    return b"%08x" % google_crc32c.extend(crc, shared[place + len(_NO_DIGITS) :])
 
 
 class CatalogFolder:
@@ -273,8 +274,8 @@ class CatalogFolder:
             self.index_folder.mkdir(exist_ok=True)
             for files in outside:
                 small, again = self._small(files, indexed)
-                if again:
-                    checked = dict(sorted({**files.checked, **again}.items()))
+                for more in self._checked_files(again):
+                    checked = dict(sorted({**files.checked, **more.checked}.items()))
                     files = PartFiles(checked, self._address)
                 name = segment_name({stem: file.stamp for stem, file in files.checked.items()})
                 files.write(self.index_folder / name)
@@ -291,20 +292,23 @@ class CatalogFolder:
 
     def _small(
         self, files: PartFiles, indexed: Mapping[str, CommittedFile]
-    ) -> tuple[set[int], dict[str, CheckedFile]]:
+    ) -> tuple[set[int], list[str]]:
         """Segments of few files that have the same columns as some new ones, and their files."""
         small: set[int] = set()
-        again: dict[str, CheckedFile] = {}
+        again: list[str] = []
         for segment in sorted(self._segments.values(), key=lambda each: len(each.stamps)):
             stems = [stem for stem, file in indexed.items() if file.source is segment]
             most = MERGED_RATIO * (len(files.checked) + len(again))
-            if segment.schema.equals(files.schema) and len(stems) <= max(most, len(segment.stamps) // 2):
+            if segment.schema.equals(files.schema) and len(stems) <= max(
+                most, len(segment.stamps) // 2
+            ):
                 small.add(id(segment))
-                again |= {stem: self._checked(stem) for stem in stems}
+                again += stems
         return small, again
 
-    def _checked_files(self, stems: Iterable[str]) -> list[PartFiles]:
+    def _checked_files(self, stems: list[str]) -> list[PartFiles]:
         """Catalog files by their columns; DatasetError if one is damaged."""
+        check_inside(self._root, map(self.path, stems))
         with ThreadPoolExecutor(READ_THREADS) as threads:
             checked = dict(zip(stems, threads.map(self._checked, stems), strict=True))
         groups: dict[int, dict[str, CheckedFile]] = {}
@@ -316,7 +320,6 @@ class CatalogFolder:
         """A catalog file that is whole: by its checksum, or else by the digest of its rows."""
         path = self.path(stem)
         stamp = self._stamp(stem)
-        check_inside(self._root, [path])
         with self._damage_named(stem):
             content = read_current(path)[0]
         if not is_as_written(content):

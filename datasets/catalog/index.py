@@ -64,7 +64,10 @@ SUFFIX = ".index"
 ROW_GROUP = 1 << 15
 """Rows that DuckDB gathers before it writes them; with four times as many a build takes longer."""
 
-MOST_IN_DICTIONARY = 1000
+GROUPS_AT_ONCE = 4
+"""Row groups that are in memory while a query goes through the rows: new memory takes time."""
+
+MOST_IN_DICTIONARY = 100
 """Distinct values of a column in a row group that are written once each."""
 
 MERGED_RATIO = 2
@@ -148,6 +151,7 @@ class PartFiles:
         options = (
             f"FORMAT parquet, COMPRESSION uncompressed, ROW_GROUP_SIZE {ROW_GROUP}, "
             f"DICTIONARY_SIZE_LIMIT {MOST_IN_DICTIONARY}, USE_TMP_FILE false, "
+            "WRITE_BLOOM_FILTER false, "
             f"KV_METADATA {{{_INDEX_KEY.decode()}: {_text(record)}}}"
         )
         with temporary_file(path) as temporary:
@@ -230,6 +234,8 @@ class Segment:
         text = [f.name for f in kinds if stored_type(f.type) != f.type]
         self._file = pq.ParquetFile(stored, metadata=metadata, read_dictionary=text)
         self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._ends = np.cumsum(sizes, dtype=np.int64)
         record = json.loads((metadata.metadata or {})[_INDEX_KEY])
         self.stamps: dict[str, Stamp] = {
             stem: (size, modified) for stem, (size, modified) in record["stamps"].items()
@@ -260,28 +266,45 @@ class Segment:
 
     def stored_column(self, name: str) -> pa.ChunkedArray:
         """All values of one column as they lie in the segment; DatasetError if damaged."""
+        column = self._stored([name], range(self._file.num_row_groups)).column(0)
+        self._mapped.madvise(mmap.MADV_DONTNEED)  # else a whole large file stays in memory
+        return column
+
+    def _stored(self, names: list[str], groups: Sequence[int]) -> pa.Table:
+        """Columns of some row groups; DatasetError if they are damaged."""
         with self._lock:
             try:
-                groups = range(self._file.num_row_groups)
-                self._check([self.schema.get_field_index(name)], groups)
-                column = self._file.read(columns=[name], use_threads=False).column(0)
-                self._mapped.madvise(mmap.MADV_DONTNEED)  # else a whole large file stays in memory
-                return column
+                self._check([self.schema.get_field_index(name) for name in names], groups)
+                read = self._file.read_row_groups(list(groups), columns=names, use_threads=False)
+                return read.select(names)
             except _UNREADABLE as error:
                 raise DatasetError(self.damage) from error
+
+    def batches(self, names: list[str], first: int, count: int) -> Iterator[pa.Table]:
+        """Columns of some rows in order, `GROUPS_AT_ONCE` row groups at a time, as by `column`."""
+        stop = first + count
+        begins = np.append(0, self._ends[:-1])
+        used = np.flatnonzero((self._ends > first) & (begins < stop)).tolist()
+        for groups in (used[i : i + GROUPS_AT_ONCE] for i in range(0, len(used), GROUPS_AT_ONCE)):
+            low = int(begins[groups[0]])
+            try:
+                table = self._stored(names, groups)
+            except DatasetError:
+                whole = [self.column(name) for name in names]  # from the catalog files
+                table = pa.Table.from_arrays(whole, names=names)
+                yield table.slice(max(first, low), stop - max(first, low))
+                return
+            begin = max(first, low)
+            yield table.slice(begin - low, stop - begin)
 
     def rows_of_files(self) -> Iterator[tuple[CommittedFile, pa.Table]]:
         """Each catalog file and its rows here, a few row groups at a time; DatasetError if damaged."""
         held = self.schema.empty_table()
         groups = iter(range(self._file.num_row_groups))
         for file in self.files.values():
-            try:
-                while held.num_rows < file.manifest.episodes:
-                    group = next(groups)
-                    self._check(range(len(self.schema)), [group])
-                    held = pa.concat_tables([held, self._file.read_row_group(group)])
-            except _UNREADABLE as error:
-                raise DatasetError(self.damage) from error
+            while held.num_rows < file.manifest.episodes:
+                group = self._stored(self.schema.names, [next(groups)])
+                held = pa.concat_tables([held, group])
             yield file, held.slice(0, file.manifest.episodes)
             held = held.slice(file.manifest.episodes)
 
@@ -296,7 +319,7 @@ class Segment:
 
 def _recorded(tree: dict[str, Any]) -> Manifest:
     """A commit record of a segment, most of which is parsed when it is used."""
-    objects, arrays = (LaterParsed(tree[name]) for name in _PARSED_LATER)
+    objects, arrays = LaterParsed(tree["objects"]), LaterParsed(tree["arrays"])
     if tree.get("members"):
         manifest = Manifest.from_json({**tree, "objects": {}})
         members = tuple(replace(member, objects=objects) for member in manifest.members)
