@@ -221,6 +221,7 @@ class Streamed(Source, Protocol):
 
     def batches(self, names: list[str], first: int, count: int) -> Iterator[pa.Table]:
         """Columns of some rows, in order."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -405,12 +406,11 @@ class Catalog:
         codes = []
         for _, table in self.batches([name]):
             for chunk in table.column(name).chunks:
-                values = [*chunk.dictionary.to_pylist(), None]
+                values = chunk.dictionary.to_pylist()
                 indices = chunk.indices
                 if chunk.null_count:  # `fill_null` imports pyarrow.compute, which is slow
-                    indices = indices.fill_null(len(values) - 1)
-                else:
-                    values.pop()
+                    indices = indices.fill_null(len(values))
+                    values.append(None)
                 numbers = [known.setdefault(value, len(known)) for value in values]
                 kind = np.min_scalar_type(max(len(known) - 1, 0))
                 codes.append(np.array(numbers, kind)[array_to_numpy(indices)])
@@ -419,31 +419,25 @@ class Catalog:
     def batches(self, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """First row and columns, with text coded, of a batch of rows at a time, in order.
 
-        Whole columns of millions of rows are not in memory unless they were before.
+        Whole columns of millions of rows are in memory only if an edit sets one.
         """
-        runs = self._runs
-        held = {name: self._overlaid.get(name, self._columns.get(name)) for name in names}
-        wanted = [name for name in names if held[name] is None]
-        streams = [source for source, _, _ in runs if isinstance(source, Streamed)]
-        if not wanted or not 0 < len(streams) == len(runs) <= MOST_RUNS:
+        streams = [source for source, _, _ in self._runs if isinstance(source, Streamed)]
+        is_stored = 0 < len(streams) == len(self._runs) <= MOST_RUNS
+        if not is_stored or self._overlaid.keys() & set(names):
             whole = self.stored(names)
             for first in range(0, max(1, self.num_rows), ROWS_AT_ONCE):
                 yield first, whole.slice(first, ROWS_AT_ONCE)
             return
         row = 0
-        for source, (_, first, count) in zip(streams, runs, strict=True):
-            read = [name for name in wanted if name in source.schema.names] or ["start"]
-            for table in source.batches(read, first, count):
+        for source, (_, first, count) in zip(streams, self._runs, strict=True):
+            read = [name for name in names if name in source.schema.names]
+            for table in source.batches(read or ["start"], first, count):
                 size = table.num_rows
                 columns = []
                 for name in names:
-                    column = held[name]
-                    if column is None:
-                        kind = stored_type(self.schema.field(name).type)
-                        values = table.column(name) if name in read else pa.nulls(size, kind)
-                        columns.append(values if values.type == kind else values.cast(kind))
-                    else:
-                        columns.append(column.slice(row, size))
+                    kind = stored_type(self.schema.field(name).type)
+                    values = table.column(name) if name in read else pa.nulls(size, kind)
+                    columns.append(values if values.type == kind else values.cast(kind))
                 yield row, pa.Table.from_arrays(columns, names=list(names))
                 row += size
 

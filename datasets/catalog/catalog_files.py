@@ -213,7 +213,7 @@ class CatalogFolder:
         return Catalog(catalogs.collected_pieces([*indexed.values(), *read]), self._group_by)
 
     def update_index(self) -> bool:
-        """Add what is missing to the index; False if it cannot be written, which costs only time."""
+        """Add what is missing to the index; False if it cannot be written: that costs time only."""
         return self._consistent(self._update)
 
     def _update(self, stamps: Mapping[str, Stamp]) -> bool:

@@ -2,13 +2,13 @@
 
 The index is a set of segments. A segment is one Parquet file with the rows of some catalog files
 that have the same columns. It records name, size and modification time of each file and its commit
-record, and is used for the files that are unchanged. Times are only compared for equality, so clocks
-do not matter. New parts get a new segment, into which small ones are merged. Segments never
+record, and is used for the files that are unchanged. Times are only compared for equality, so
+clocks do not matter. New parts get a new segment, into which small ones are merged. Segments never
 change: they appear and are removed as a whole, and all of them can be deleted at any time.
 
 Behind the Parquet file are the CRC32C of each column chunk in it, and the CRC32C of its footer and
-of those: Parquet's own checksums leave out names, places and page headers. A chunk is checked when it
-is read, because reading all of a large segment takes longer than a query.
+of those: Parquet's own checksums leave out names, places and page headers. A chunk is checked when
+it is read, because reading all of a large segment takes longer than a query.
 
 DuckDB reads the catalog files and writes the segments. `PartFiles` reads the columns from the
 catalog files, where no segment can be written.
@@ -19,7 +19,6 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -165,8 +164,6 @@ class PartFiles:
             with open(temporary, "r+b") as written:
                 written.write(sums_and_end(written))
             fsync_path(temporary)
-            if path.is_dir():  # the folder is a cache: nothing in it is kept
-                shutil.rmtree(path)
             replace_durably(temporary, path)
 
     def _connection(self, folders: list[Path]) -> "duckdb.DuckDBPyConnection":
@@ -298,7 +295,7 @@ class Segment:
             yield table.slice(begin - low, stop - begin)
 
     def rows_of_files(self) -> Iterator[tuple[CommittedFile, pa.Table]]:
-        """Each catalog file and its rows here, a few row groups at a time; DatasetError if damaged."""
+        """Each catalog file and its rows here, some row groups at once; DatasetError if damaged."""
         held = self.schema.empty_table()
         groups = iter(range(self._file.num_row_groups))
         for file in self.files.values():

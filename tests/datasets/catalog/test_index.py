@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
@@ -96,6 +97,7 @@ parts = st.lists(
 edits = st.lists(st.tuples(st.sampled_from(["drop", "annotate"]), st.integers(1, 4)), max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(parts, edits, st.integers(1, 6), st.lists(st.sampled_from(CONDITIONS), min_size=2))
 def test_a_query_by_the_index_is_one_on_the_parts_files(
@@ -124,7 +126,8 @@ def test_a_query_by_the_index_is_one_on_the_parts_files(
     assert segment_paths(store.files.index_folder)
     shutil.rmtree(path / CACHE)
     assert same(answers(path, conditions), appended), "built anew"
-    (shutil.rmtree(path / CACHE), (path / CACHE).touch())
+    shutil.rmtree(path / CACHE)
+    (path / CACHE).touch()
     assert same(answers(path, conditions), appended), "by DuckDB from the files"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog_files, "INDEX_FROM", 10**9)
@@ -140,10 +143,10 @@ def test_new_parts_are_added_and_small_segments_merged(tmp_path: Path) -> None:
     store = rows_store(tmp_path / "s", 16)
     store.files.update_index()
     [first] = segment_paths(store.files.index_folder)
-    for number in range(16, 28):
+    for number in range(16, 22):
         write_rows(store, number, (2, 5))
         assert store.files.update_index()
-        assert len(segment_paths(store.files.index_folder)) <= 4
+        assert len(segment_paths(store.files.index_folder)) <= 3
         assert first.exists() or number > 18, "few files leave a large segment as it is"
     assert answers(store.path) == without_index(store.path)
 
@@ -165,8 +168,7 @@ def test_a_damaged_catalog_file_is_never_copied(place: str, writable: bool, tmp_
     try:
         found = answers(store.path)
     except DatasetError as error:
-        assert "part-003" in str(error)
-        assert "damaged" in str(error)
+        assert re.search("part-003.*damaged", str(error))  # noqa: PT017 (either outcome is right)
         assert not segment_paths(store.files.index_folder)
     else:
         path.write_bytes(content)
