@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -110,6 +111,7 @@ class CatalogFolder:
         self._lock = threading.Lock()
         self._known_columns: list[tuple[pq.ParquetSchema, pa.Schema]] = []
         self._segments: dict[tuple[str, Stamp], Segment] = {}
+        self._seen: list[Path] = []
         self._catalog: Catalog | None = None
         self._catalog_stamps: Mapping[str, Stamp] | None = None
 
@@ -227,14 +229,14 @@ class CatalogFolder:
         """Files whose rows the index has, in order, and whether one of its segments is damaged."""
         opened: dict[tuple[str, Stamp], Segment] = {}
         damaged = False
-        paths = segment_paths(self.index_folder)
-        for path in paths:
+        self._seen = segment_paths(self.index_folder)
+        for path in self._seen:
             try:
                 key = path.name, stamp_of(path)
                 segment = self._segments.get(key) or Segment(path, self.read_shown)
-            except FileNotFoundError:  # another process has merged it
-                return self._indexed(stamps)
             except (OSError, DatasetError):
+                if not os.path.lexists(path):  # another process has merged it
+                    return self._indexed(stamps)
                 damaged = True
                 continue
             damaged |= not self._is_ours(segment)
@@ -282,9 +284,10 @@ class CatalogFolder:
                 written.add(name)
                 kept -= small
             used = {each.path.name for each in self._segments.values() if id(each) in kept}
-            for path in segment_paths(self.index_folder):
-                if path.name not in used | written:
-                    path.unlink(missing_ok=True)
+            for path in (each for each in self._seen if each.name not in used | written):
+                if path.is_dir():  # the folder is a cache: nothing else in it is kept
+                    shutil.rmtree(path)
+                path.unlink(missing_ok=True)
         except OSError:
             return False
         self._tables.clear()

@@ -352,7 +352,7 @@ def segment_name(stamps: Mapping[str, Stamp]) -> str:
 
 def segment_paths(folder: Path) -> list[Path]:
     """The index's files in order of their names, also those of earlier versions."""
-    with suppress(FileNotFoundError, NotADirectoryError):
+    with suppress(OSError):  # a cache that cannot be read is none
         return sorted(
             folder / name
             for name in os.listdir(folder)

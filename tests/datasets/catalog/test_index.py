@@ -187,6 +187,16 @@ def test_a_part_that_changes_or_goes_is_not_answered_from_the_index(tmp_path: Pa
     assert answers(store.path) == without_index(store.path)
 
 
+def test_what_is_no_segment_is_removed_and_any_path_can_be_read(tmp_path: Path) -> None:
+    store = rows_store(tmp_path / "a[1]*?'é")
+    store.files.index_folder.mkdir()
+    (store.files.index_folder / "episodes-0.index").symlink_to(tmp_path / "nowhere")
+    (store.files.index_folder / "episodes-1.index").mkdir()
+    found = answers(store.path)
+    assert [path.is_file() for path in segment_paths(store.files.index_folder)] == [True]
+    assert found == answers(store.path) == without_index(store.path)
+
+
 def test_the_index_of_another_store_is_not_used(tmp_path: Path) -> None:
     store, other = rows_store(tmp_path / "s"), rows_store(tmp_path / "other", 8)
     expected = without_index(store.path)
