@@ -72,27 +72,27 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
         use_dictionary=repeated,  # pyright: ignore[reportArgumentType] (the stub knows no list)
     )
     content = out.getvalue()
-    place = _checksum_place(content)
-    path.write_bytes(content[:place] + _file_checksum(content, place) + content[place + 8 :])
+    offset = _checksum_place(content)
+    path.write_bytes(content[:offset] + _file_checksum(content, offset) + content[offset + 8 :])
     fsync_path(path)
 
 
 def is_as_written(content: bytes) -> bool:
     """Whether a catalog file has its own checksum; those of earlier versions have none."""
-    place = _checksum_place(content)
-    return place > 0 and content[place : place + 8] == _file_checksum(content, place)
+    offset = _checksum_place(content)
+    return offset > 0 and content[offset : offset + 8] == _file_checksum(content, offset)
 
 
 def _checksum_place(content: bytes) -> int:
     """Where the digits of a file's checksum are; not positive if there are none."""
-    found = content.rfind(_CHECKSUM)
-    return found + len(_CHECKSUM) if found > 0 else 0
+    start = content.rfind(_CHECKSUM)
+    return start + len(_CHECKSUM) if start > 0 else 0
 
 
-def _file_checksum(content: bytes, place: int) -> bytes:
+def _file_checksum(content: bytes, offset: int) -> bytes:
     shared = pa.py_buffer(content)  # slices of bytes are copies
-    crc = google_crc32c.extend(google_crc32c.value(shared[:place]), _NO_DIGITS)
-    return b"%08x" % google_crc32c.extend(crc, shared[place + len(_NO_DIGITS) :])
+    crc = google_crc32c.extend(google_crc32c.value(shared[:offset]), _NO_DIGITS)
+    return b"%08x" % google_crc32c.extend(crc, shared[offset + len(_NO_DIGITS) :])
 
 
 class CatalogFolder:
@@ -241,14 +241,14 @@ class CatalogFolder:
                 continue
             damaged |= not self._is_ours(segment)
             opened[key] = segment
-        self._segments = {key: each for key, each in opened.items() if self._is_ours(each)}
-        found = {
+        self._segments = {key: segment for key, segment in opened.items() if self._is_ours(segment)}
+        copied = {
             stem: file
             for segment in self._segments.values()
             for stem, file in segment.files.items()
             if stamps.get(stem) == segment.stamps[stem]
         }
-        return {stem: found[stem] for stem in stamps if stem in found}, damaged
+        return {stem: copied[stem] for stem in stamps if stem in copied}, damaged
 
     def _is_ours(self, segment: Segment) -> bool:
         """Whether a segment's files have this store's schema, and the columns that it needs."""
@@ -283,8 +283,8 @@ class CatalogFolder:
                 files.write(self.index_folder / name)
                 written.add(name)
                 kept -= small
-            used = {each.path.name for each in self._segments.values() if id(each) in kept}
-            for path in (each for each in self._seen if each.name not in used | written):
+            used = {segment.path.name for segment in self._segments.values() if id(segment) in kept}
+            for path in (path for path in self._seen if path.name not in used | written):
                 if path.is_dir():  # the folder is a cache: nothing else in it is kept
                     shutil.rmtree(path)
                 path.unlink(missing_ok=True)
@@ -299,7 +299,7 @@ class CatalogFolder:
         """Segments of few files that have the same columns as some new ones, and their files."""
         small: set[int] = set()
         again: list[str] = []
-        for segment in sorted(self._segments.values(), key=lambda each: len(each.stamps)):
+        for segment in sorted(self._segments.values(), key=lambda segment: len(segment.stamps)):
             stems = [stem for stem, file in indexed.items() if file.source is segment]
             most = MERGED_RATIO * (len(files.checked) + len(again))
             if segment.schema.equals(files.schema) and len(stems) <= max(

@@ -99,7 +99,7 @@ def _evaluated(
     names = names or ["start"]
     connection.execute("SET lock_configuration = true")
     expression = duckdb.SQLExpression(condition)
-    found = [np.zeros(0, np.int64)]
+    matches = [np.zeros(0, np.int64)]
     for first, columns in catalog.batches(names):
         numbers = from_numpy(np.arange(first, first + columns.num_rows, dtype=np.int64))
         connection.register("episodes", _without_nan(columns).append_column(ROW, numbers))
@@ -107,8 +107,8 @@ def _evaluated(
         if first == 0 and str(kind := episodes.select(expression).types[0]) != "BOOLEAN":
             raise DatasetError(f"it has type {kind}, not BOOLEAN")
         rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
-        found.append(np.sort(np.asarray(rows, dtype=np.int64)))
-    return np.concatenate(found)
+        matches.append(np.sort(np.asarray(rows, dtype=np.int64)))
+    return np.concatenate(matches)
 
 
 def _without_nan(columns: pa.Table) -> pa.Table:

@@ -41,7 +41,7 @@ def known_answers(
     learned = LearnedPolicy(policy, 1, action_limit=action_limit)
     learned.reset(np.arange(1))
     rewards = np.full(1, reward, np.float32)
-    actions = np.concatenate([learned.act(_Seen(each[None], rewards)) for each in observations])
+    actions = np.concatenate([learned.act(_Seen(row[None], rewards)) for row in observations])
     if not np.isfinite(actions).all():
         raise ValueError("the policy's actions are not finite for usual observations")
     last = len(observations) - 1

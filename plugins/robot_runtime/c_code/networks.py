@@ -140,18 +140,22 @@ def _unique_masks(
     chosen: list[int] = []
     known: list[tuple[np.ndarray, np.ndarray]] = []
     for layer in starts:
-        own = columns[layer[0] : layer[-1]]
+        cols = columns[layer[0] : layer[-1]]
         degrees = layer - layer[0]
-        for number, (other_degrees, other) in enumerate(known):
-            if np.array_equal(degrees, other_degrees) and np.array_equal(own, other):
+        for number, (other_degrees, known_cols) in enumerate(known):
+            if np.array_equal(degrees, other_degrees) and np.array_equal(cols, known_cols):
                 chosen.append(number)
                 break
         else:
             chosen.append(len(known))
-            known.append((degrees, own))
-    places = np.cumsum([0, *(len(own) for _, own in known)])
+            known.append((degrees, cols))
+    places = np.cumsum([0, *(len(cols) for _, cols in known)])
     unique_starts = [degrees + place for (degrees, _), place in zip(known, places, strict=False)]
-    return chosen, np.concatenate(unique_starts), np.concatenate([own for _, own in known])
+    return (
+        chosen,
+        np.concatenate(unique_starts),
+        np.concatenate([cols for _, cols in known]),
+    )
 
 
 def _transformer(program: StepProgram) -> NetworkCode:

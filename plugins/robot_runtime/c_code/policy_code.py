@@ -152,7 +152,7 @@ class PolicyCode:
         """Macros and constant arrays of policy.c, which its functions read."""
         layout = self.policy.layout
         program_weights = sum(-(-part.size // _ALIGNED) * _ALIGNED for part in self.program.parts)
-        own: dict[str, object] = {
+        values: dict[str, object] = {
             "TOKEN": len(self.program.source),
             "OBSERVED": layout.obs_dim,
             "ACTIONS": "POLICY_ACTIONS",
@@ -170,8 +170,8 @@ class PolicyCode:
             "ANSWERS": len(self.answers.steps),
         }
         if self.is_legged:
-            own |= {"LEGGED": True, "USES_ANGLES": True}
-        parts = [defines(self.network.sizes | own), self.network.tables]
+            values |= {"LEGGED": True, "USES_ANGLES": True}
+        parts = [defines(self.network.sizes | values), self.network.tables]
         parts.append(table("int32_t", "token_source", self.program.source))
         if layout.body_dim:
             parts.append(table("float", "body", self.policy.body.numpy()))

@@ -46,7 +46,7 @@ def robot_tables(facts: RobotFacts, legged: bool) -> str:
         sizes: dict[str, object] = {name: POLICY_SLICES[f][0] for name, f in _PLACES.items()}
         sizes |= {"RAMPS": len(RAMPED), "CONTROL_DT_S": float_literal(facts.control_dt_s)}
         parts.append(defines(sizes))
-        parts.append(table("int32_t", "ramp_places", [int(place) for place in RAMPED]))
+        parts.append(table("int32_t", "ramp_places", [int(index) for index in RAMPED]))
         # The first rate is a number of the command itself.
         parts.append(table("float", "ramp_rates", [0.0, *RAMP_RATES]))
     return "\n".join(parts)
@@ -69,10 +69,10 @@ def robot_defines(facts: RobotFacts) -> str:
             }
         )
     ]
-    for place, command in enumerate(facts.command):
+    for index, command in enumerate(facts.command):
         bounds = f"{comment(command.unit)}, trained on {command.low:.6g} to {command.high:.6g}"
         name = identifier(command.name)
-        lines.append(f"#define POLICY_COMMAND_{name} {place} /* {bounds} */\n")
+        lines.append(f"#define POLICY_COMMAND_{name} {index} /* {bounds} */\n")
     return "".join(lines)
 
 

@@ -45,15 +45,17 @@ def table(ctype: str, name: str, values: Iterable[float] | np.ndarray, static: b
 def text_literal(text: str) -> str:
     """A text as a C string; other than plain characters as octal numbers of their bytes."""
     parts = [
-        each if _PLAIN.match(each) else "".join(f"\\{byte:03o}" for byte in each.encode())
-        for each in text
+        letter if _PLAIN.match(letter) else "".join(f"\\{byte:03o}" for byte in letter.encode())
+        for letter in text
     ]
     return '"' + "".join(parts) + '"'
 
 
 def comment(text: str) -> str:
     """A text that can stand in a C comment, on one line."""
-    plain = "".join(each if _PLAIN.match(each) or each in "^%'*<>=" else " " for each in text)
+    plain = "".join(
+        letter if _PLAIN.match(letter) or letter in "^%'*<>=" else " " for letter in text
+    )
     return plain.replace("*/", "* /").replace("/*", "/ *")
 
 

@@ -116,7 +116,7 @@ class RuntimePolicy(ABC):
 
     def _terms(self, obs: Array) -> dict[str, Array]:
         """What the robot measures, and the joystick: joints by motor, the last action as kept."""
-        parts = {name: obs[:, place] for name, place in self._places.items()}
+        parts = {name: obs[:, span] for name, span in self._places.items()}
         joint_pos = np.arctan2(parts["sin_joint_pos"], parts["cos_joint_pos"])
         return {
             GYRO: parts["base_ang_vel_body"],
@@ -203,9 +203,9 @@ class RLSarPolicy(RuntimePolicy):
 
     def _read(self) -> None:
         policy = f"{self._robot}/{rl_sar.POLICY}"
-        place = f"{rl_sar.RUNTIME}/{policy}"
-        self._config = read_yaml(self._file(f"{place}/config.yaml"), "config.yaml")[policy]
-        self._open(self._file(f"{place}/{self._config['model_name']}"))
+        folder = f"{rl_sar.RUNTIME}/{policy}"
+        self._config = read_yaml(self._file(f"{folder}/config.yaml"), "config.yaml")[policy]
+        self._open(self._file(f"{folder}/{self._config['model_name']}"))
         self._map = np.array(self._config["joint_mapping"])
         names = {theirs: ours for ours, theirs in rl_sar.TERMS.items()}
         self._names = {theirs: names[theirs] for theirs in self._config["observations"]}

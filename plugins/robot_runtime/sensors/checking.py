@@ -173,30 +173,35 @@ def _explain(
             return right, [], joint_zero(legs, blocks.q, up, blocks.first)
         # A gyro's fault, or a reading's that happens to show the same gravity.
         readings = _following(legs, blocks, [(reading, NO_MAP) for reading in READINGS[1:]])
-        return _ranked(legs, blocks, [right, *(_explanation(blocks, *each) for each in readings)])
+        return _ranked(
+            legs, blocks, [right, *(_explanation(blocks, *explanation) for explanation in readings)]
+        )
     for candidates in (_single, _double, _searched):
-        found = [_explanation(blocks, *candidate) for candidate in candidates(legs, blocks)]
-        if candidates is _single and not found and fit.stands:
+        explanations = [_explanation(blocks, *candidate) for candidate in candidates(legs, blocks)]
+        if candidates is _single and not explanations and fit.stands:
             zero = joint_zero(legs, blocks.q, up, blocks.first)
             if zero is not None and zero.motion < FOLLOWS:
                 return _explanation(blocks, AS_LOGGED, NO_MAP, fit.motion), [], zero
-        if found:
-            return _ranked(legs, blocks, found)
+        if explanations:
+            return _ranked(legs, blocks, explanations)
     return None, [], None
 
 
 def _ranked(
-    legs: Legs, blocks: Blocks, found: Sequence[_Explanation]
+    legs: Legs, blocks: Blocks, explanations: Sequence[_Explanation]
 ) -> tuple[_Explanation, list[_Explanation], JointZero | None]:
     """The best explanation, others that are as good, and a joint's zero with it."""
-    far = {id(each): _is_far(each, legs, blocks) for each in found}
-    ranked = sorted(found, key=lambda each: (far[id(each)], each.cost, each.motion))
-    best, *others = ranked
+    far = {id(explanation): _is_far(explanation, legs, blocks) for explanation in explanations}
+    ranked = sorted(
+        explanations,
+        key=lambda explanation: (far[id(explanation)], explanation.cost, explanation.motion),
+    )
+    best, *later = ranked
     alike = [
-        each
-        for each in others
-        if (far[id(each)], each.cost) == (far[id(best)], best.cost)
-        and each.motion - best.motion < ALIKE
+        explanation
+        for explanation in later
+        if (far[id(explanation)], explanation.cost) == (far[id(best)], best.cost)
+        and explanation.motion - best.motion < ALIKE
     ]
     q = best.joints.apply(blocks.q)
     zero = joint_zero(legs, q, best.reading.up(blocks.quat), blocks.first)
@@ -233,12 +238,12 @@ def _double(legs: Legs, blocks: Blocks) -> list[_Candidate]:
 def _searched(legs: Legs, blocks: Blocks) -> list[_Candidate]:
     """Several mistakes of the joints at once."""
     scale = DEGREE if np.abs(blocks.q).max() > 4 * np.pi else 1.0
-    found = []
+    motions = []
     for reading in READINGS[:4]:
         up = reading.up(blocks.quat)
         maps = search(legs, blocks.q, up, blocks.first, FOLLOWS, scale)
-        found += [(reading, joints, motion) for joints, motion in maps[:20]]
-    return found
+        motions += [(reading, joints, motion) for joints, motion in maps[:20]]
+    return motions
 
 
 def _following(
@@ -246,14 +251,14 @@ def _following(
 ) -> list[_Candidate]:
     ups = {reading: reading.up(blocks.quat) for reading in READINGS}
     feet: dict[JointMap, np.ndarray] = {}
-    found = []
+    motions = []
     for reading, joints in candidates:
         if joints not in feet:
             feet[joints] = legs.feet(joints.apply(blocks.q))
         motion, height = legs.motion(feet[joints], ups[reading], blocks.first)
         if motion < FOLLOWS and PlaneFit(1, 1, 0, motion, height).stands:
-            found.append((reading, joints, motion))
-    return found
+            motions.append((reading, joints, motion))
+    return motions
 
 
 def _explanation(blocks: Blocks, reading: Reading, joints: JointMap, motion: float) -> _Explanation:
@@ -286,18 +291,18 @@ def _order_findings(
 ) -> Iterator[Finding]:
     """Mistakes of the attitude and of q, and those of dq and gyro that are the same."""
     evidence = {**asdict(fit), "motion_when_right": explained.motion}
-    others = tuple(each.text for each in alike)
+    alternatives = tuple(fault.text for fault in alike)
     reading = explained.reading
     if reading.cost:
         part = "quaternion and gyro" if explained.gyro_is_turned_too else "quaternion"
-        yield Finding(reading.kind, part, reading.text, alike=others, evidence=evidence)
-        others = ()
+        yield Finding(reading.kind, part, reading.text, alike=alternatives, evidence=evidence)
+        alternatives = ()
     joints = explained.joints
     if joints.cost:
         part = "q and dq" if explained.dq.best == joints else "q"
         text = f"{part}: {joints.text}"
         names = _names(joints.joints, robot)
-        yield Finding(joints.kind, part, text, names, others, evidence)
+        yield Finding(joints.kind, part, text, names, alternatives, evidence)
 
 
 def _pose_findings(
@@ -312,8 +317,8 @@ def _pose_findings(
         q[:, zero.joints[0]] -= zero.angle_rad
         text = f"q: the zero of {names[0]} is off by {zero.angle_rad:.2f} rad"
         evidence = {"angle_rad": zero.angle_rad, "motion_when_right": zero.motion}
-        others = tuple(f"the zero of {name} is off" for name in names[1:])
-        yield Finding("zero", "q", text, names[:1], others, evidence)
+        alternatives = tuple(f"the zero of {name} is off" for name in names[1:])
+        yield Finding("zero", "q", text, names[:1], alternatives, evidence)
     off = kind_off(robot, level_pose(legs, q, blocks.first))
     if off is not None:
         kind = JOINTS_OF_A_LEG[off.kind]
@@ -332,8 +337,8 @@ def _gyro_findings(explained: _Explanation) -> Iterator[Finding]:
     evidence = {"gain": fit.gain, **_by_axis(fit)}
     if best.cost and not explained.gyro_is_turned_too:
         axes = tuple("xyz"[a] for a in range(3))
-        others = tuple(f"gyro: {each.text}" for each in fit.alike)
-        yield Finding(best.kind, "gyro", f"gyro: {best.text}", axes, others, evidence)
+        alternatives = tuple(f"gyro: {fault.text}" for fault in fit.alike)
+        yield Finding(best.kind, "gyro", f"gyro: {best.text}", axes, alternatives, evidence)
         return
     if best.cost or explained.reading.cost:
         return
@@ -358,9 +363,9 @@ def _dq_findings(explained: _Explanation, robot: RobotCard) -> Iterator[Finding]
     assert isinstance(best, JointMap)
     evidence = {"gain": fit.gain, "slope": fit.moments.slope}
     if best.cost and best != explained.joints:
-        text, *others = (f"dq: {of_rates(each.text)}" for each in (best, *fit.alike))
+        text, *alternatives = (f"dq: {of_rates(fault.text)}" for fault in (best, *fit.alike))
         names = _names(best.joints, robot)
-        yield Finding(best.kind, "dq", text, names, tuple(others), evidence)
+        yield Finding(best.kind, "dq", text, names, tuple(alternatives), evidence)
     if best.cost:
         return
     slopes = fit.moments.slopes

@@ -143,8 +143,8 @@ def _numbers(value: Any, count: int) -> np.ndarray | None:
     return numbers if numbers.shape == (count,) and np.isfinite(numbers).all() else None
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.abs(one - other) <= _TOLERANCE * np.maximum(1.0, np.abs(other))
+def _same(one: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    return np.abs(one - expected) <= _TOLERANCE * np.maximum(1.0, np.abs(expected))
 
 
 def _missing(field: str, value: Any, count: int) -> Finding:
@@ -194,8 +194,8 @@ def _known(
 ) -> tuple[str, str] | None:
     """Kind and words of a mistake that explains all of an array."""
     if policy.motors is not None:
-        other = right if of_motors else policy.by_motor(right)
-        if _same(values, other).all():
+        expected = right if of_motors else policy.by_motor(right)
+        if _same(values, expected).all():
             words = "is in the motors' order, not in the policy's"
             return "order", "is in the policy's order, not in the motors'" if of_motors else words
     expected = policy.by_motor(right) if of_motors else right

@@ -119,8 +119,8 @@ class GyroMap:
 # Joints.
 def leg_order(order: Sequence[int]) -> tuple[tuple[int, ...], str, int]:
     """Source, words and cost of logged legs that come as `order` (places in LEGS)."""
-    place = [order.index(leg) for leg in range(N_LEGS)]
-    source = tuple(JOINTS_PER_LEG * place[leg] + k for leg in range(N_LEGS) for k in range(3))
+    slots = [order.index(leg) for leg in range(N_LEGS)]
+    source = tuple(JOINTS_PER_LEG * slots[leg] + k for leg in range(N_LEGS) for k in range(3))
     names = " ".join(LEGS[leg] for leg in order)
     moved = [LEGS[leg] for leg in range(N_LEGS) if order[leg] != leg]
     if not moved:
@@ -136,8 +136,8 @@ def leg_order(order: Sequence[int]) -> tuple[tuple[int, ...], str, int]:
 
 def joint_order(order: Sequence[int]) -> tuple[tuple[int, ...], str]:
     """Source and words of legs whose joints come as `order` (places in hip, thigh, calf)."""
-    place = [order.index(kind) for kind in range(JOINTS_PER_LEG)]
-    source = tuple(JOINTS_PER_LEG * leg + place[k] for leg in range(N_LEGS) for k in range(3))
+    slots = [order.index(kind) for kind in range(JOINTS_PER_LEG)]
+    source = tuple(JOINTS_PER_LEG * leg + slots[k] for leg in range(N_LEGS) for k in range(3))
     names = ", ".join(JOINTS_OF_A_LEG[kind] for kind in order)
     return source, "" if tuple(order) == (0, 1, 2) else f"each leg's joints come as {names}"
 

@@ -105,14 +105,19 @@ def joint_rates(sums: Moments, right: JointMap = NO_MAP) -> RateFit:
 
     right: what puts q right; without evidence of another one dq is taken to share it.
     """
-    maps = (right, *(each for each in (NO_MAP, *single_joint_maps()[1:]) if each != right))
+    maps = (
+        right,
+        *(joint_map for joint_map in (NO_MAP, *single_joint_maps()[1:]) if joint_map != right),
+    )
     # Right dq is the right rate: map(dq) = right(rate), so dq[source[j]] * factor[j] = rate[j].
     factor = np.array(right.signs) * right.scale
     source = list(right.source)
     xy = sums.xy[:, source] * factor
     turned = Moments(sums.xx[source] * factor**2, sums.yy, xy, sums.pairs)
-    places = np.array([each.source for each in maps])
-    factors = np.array([each.signs for each in maps]) * np.array([[each.scale] for each in maps])
+    places = np.array([joint_map.source for joint_map in maps])
+    factors = np.array([joint_map.signs for joint_map in maps]) * np.array(
+        [[joint_map.scale] for joint_map in maps]
+    )
     inverse = np.argsort(places, axis=1)
     squares = turned.squares(inverse, 1 / np.take_along_axis(factors, inverse, axis=1))
     return _chosen(maps, turned, squares)
@@ -126,8 +131,10 @@ def gyro_rates(gyro: np.ndarray, turning: np.ndarray) -> RateFit:
     """
     sums = moments(gyro, turning)
     maps = gyro_maps()
-    places = np.array([each.source for each in maps])
-    factors = np.array([each.signs for each in maps]) * np.array([[each.scale] for each in maps])
+    places = np.array([joint_map.source for joint_map in maps])
+    factors = np.array([joint_map.signs for joint_map in maps]) * np.array(
+        [[joint_map.scale] for joint_map in maps]
+    )
     return _chosen(maps, sums, sums.squares(places, factors))
 
 
@@ -142,5 +149,5 @@ def _chosen(
     near = np.flatnonzero(squares <= squares.min() + ALIKE)
     fewest = min(maps[k].cost for k in near)
     ranked = sorted((k for k in near if maps[k].cost == fewest), key=lambda k: squares[k])
-    best, *others = [maps[k] for k in ranked]
-    return RateFit(best, tuple(others), float(squares[0] - squares[ranked[0]]), sums)
+    best, *alike_maps = [maps[k] for k in ranked]
+    return RateFit(best, tuple(alike_maps), float(squares[0] - squares[ranked[0]]), sums)

@@ -39,19 +39,19 @@ def search(
     names = list(product(patterns, repeat=JOINTS_PER_LEG))
     table = np.array(triples)
     costs = np.array([sign_map(name)[2] for name in names])
-    found: list[tuple[int, float, JointMap]] = []
+    candidates: list[tuple[int, float, JointMap]] = []
     for by_kind, joints in product((False, True), permutations(range(JOINTS_PER_LEG))):
         heights, means, far = _heights(legs, q * scale, up, by_kind, joints, signs)
         gram = _products(heights, first)
         for order in permutations(range(N_LEGS)):
-            place = [order.index(leg) for leg in range(N_LEGS)]
-            scores = _scores(gram, place, form)[tuple(table.T)]
+            slots = [order.index(leg) for leg in range(N_LEGS)]
+            scores = _scores(gram, slots, form)[tuple(table.T)]
             rows = np.arange(N_LEGS)
-            height = means[place, rows][rows, table].mean(axis=1) / legs.default_height_m
+            height = means[slots, rows][rows, table].mean(axis=1) / legs.default_height_m
             good = (scores < limit) & (height > NEAR_HEIGHT[0]) & (height < NEAR_HEIGHT[1])
-            good &= ~far[place, rows][rows, table].any(axis=1)
+            good &= ~far[slots, rows][rows, table].any(axis=1)
             structure = (order != tuple(range(N_LEGS))) + by_kind + (joints != (0, 1, 2))
-            found += [
+            candidates += [
                 (
                     int(costs[k]) + structure,
                     float(scores[k]),
@@ -59,9 +59,9 @@ def search(
                 )
                 for k in np.flatnonzero(good)
             ]
-    fewest = min((cost for cost, _, _ in found), default=0)
-    best = sorted((score, k) for k, (cost, score, _) in enumerate(found) if cost == fewest)
-    return [(found[k][2], score) for score, k in best]
+    fewest = min((cost for cost, _, _ in candidates), default=0)
+    best = sorted((score, k) for k, (cost, score, _) in enumerate(candidates) if cost == fewest)
+    return [(candidates[k][2], score) for score, k in best]
 
 
 def _source(by_kind: bool, joints: tuple[int, ...]) -> np.ndarray:
@@ -83,12 +83,12 @@ def _heights(
     default = legs.robot.default_joint_pos_rad.reshape(N_LEGS, JOINTS_PER_LEG)
     heights = np.empty((N_LEGS, N_LEGS, len(signs), len(q)))
     far = np.empty((N_LEGS, N_LEGS, len(signs)), bool)
-    for place in range(N_LEGS):
+    for slot in range(N_LEGS):
         for k, sign in enumerate(signs):
-            angles = logged[:, place] * sign
+            angles = logged[:, slot] * sign
             feet = legs.feet(np.tile(angles, (1, N_LEGS)))
-            heights[place, :, k] = (feet @ up[..., None])[..., 0].T
-            far[place, :, k] = (np.abs(angles.mean(axis=0) - default) > FAR_RAD).any(axis=1)
+            heights[slot, :, k] = (feet @ up[..., None])[..., 0].T
+            far[slot, :, k] = (np.abs(angles.mean(axis=0) - default) > FAR_RAD).any(axis=1)
     return heights, -heights.mean(axis=3), far
 
 
@@ -101,12 +101,12 @@ def _products(heights: np.ndarray, first: np.ndarray) -> np.ndarray:
     return ((gram + gram.T) / 2).reshape(*heights.shape[:3], *heights.shape[:3])
 
 
-def _scores(gram: np.ndarray, place: list[int], form: np.ndarray) -> np.ndarray:
+def _scores(gram: np.ndarray, slots: list[int], form: np.ndarray) -> np.ndarray:
     """(8, 8, 8, 8) motions of feet whose joints stand at `place` of the log, for signs of each."""
     total = np.zeros((8,) * N_LEGS)
     for i in range(N_LEGS):
         for j in range(N_LEGS):
-            pair = gram[place[i], i, :, place[j], j, :] * form[i, j]
+            pair = gram[slots[i], i, :, slots[j], j, :] * form[i, j]
             axes = [1] * N_LEGS
             axes[i] = 8
             if i == j:

@@ -29,8 +29,15 @@ _LIMITS: dict[object, tuple[str, ...]] = {
     search: ("FAR_RAD",),
     rates: ("CERTAIN", "ALIKE", "MATERIAL", "WRONG_SLOPE", "UNSURE_SLOPE", "OVERLAP"),
     zeros: (
-        *("LEAST_ZERO_RAD", "LEAST_POSE_RAD", "POSE_RAD", "GROUND_M", "LINKS_M"),
-        *("DYNAMIC_GAIN", "TOTAL_GAIN", "MOST_SAG", "SHARES"),
+        "LEAST_ZERO_RAD",
+        "LEAST_POSE_RAD",
+        "POSE_RAD",
+        "GROUND_M",
+        "LINKS_M",
+        "DYNAMIC_GAIN",
+        "TOTAL_GAIN",
+        "MOST_SAG",
+        "SHARES",
     ),
 }
 """Module of the check -> its limits, which the C code has by the same names."""

@@ -106,21 +106,21 @@ def joint_zero(legs: Legs, q: np.ndarray, up: np.ndarray, first: np.ndarray) -> 
     if (off := kind_off(legs.robot, level)) is not None:
         q[:, off.kind :: JOINTS_PER_LEG] -= off.angle_rad
         pose[off.kind :: JOINTS_PER_LEG] -= off.angle_rad
-    found = zero_estimates(legs, q, up, first, pose)
-    fits = np.abs(found.angles_rad) > LEAST_ZERO_RAD
-    fits &= (found.moving > DYNAMIC_GAIN) & (found.gains > TOTAL_GAIN)
+    estimates = zero_estimates(legs, q, up, first, pose)
+    fits = np.abs(estimates.angles_rad) > LEAST_ZERO_RAD
+    fits &= (estimates.moving > DYNAMIC_GAIN) & (estimates.gains > TOTAL_GAIN)
     if not fits.any():
         return None
-    ranked = sorted(np.flatnonzero(fits).tolist(), key=lambda joint: -found.gains[joint])
+    ranked = sorted(np.flatnonzero(fits).tolist(), key=lambda joint: -estimates.gains[joint])
     best = ranked[0]
-    alike = tuple(j for j in ranked if found.gains[best] - found.gains[j] < ALIKE_GAIN)
-    angle = float(found.angles_rad[best])
+    alike = tuple(j for j in ranked if estimates.gains[best] - estimates.gains[j] < ALIKE_GAIN)
+    angle = float(estimates.angles_rad[best])
     for _ in range(2):  # one step is off by a tenth, by the gradient's own change
         right = q.copy()
         right[:, best] -= angle
-        rest = pose.copy()
-        rest[best] -= angle
-        angle += float(zero_estimates(legs, right, up, first, rest).angles_rad[best])
+        corrected = pose.copy()
+        corrected[best] -= angle
+        angle += float(zero_estimates(legs, right, up, first, corrected).angles_rad[best])
     right = q.copy()
     right[:, best] -= angle
     return JointZero(alike, angle, legs.motion(legs.feet(right), up, first)[0])
@@ -186,17 +186,17 @@ def kind_off(robot: RobotCard, q: np.ndarray) -> KindOff | None:
     sagging = sags(robot)
     best = np.inf, 0, np.zeros(N_LEGS)
     shares = np.arange(SHARES + 1) * (MOST_SAG / SHARES)
-    for share, other in ((a, b) for a in shares for b in shares if a + b <= MOST_SAG + 1e-9):
-        rest = (from_default - share * sagging[0] - other * sagging[1]).reshape(N_LEGS, -1)
-        whole = float((rest**2).sum())
-        for kind, angle in enumerate(rest.mean(axis=0).tolist()):
+    for share, second in ((a, b) for a in shares for b in shares if a + b <= MOST_SAG + 1e-9):
+        rest_rad = (from_default - share * sagging[0] - second * sagging[1]).reshape(N_LEGS, -1)
+        whole = float((rest_rad**2).sum())
+        for kind, angle in enumerate(rest_rad.mean(axis=0).tolist()):
             # The squares about a mean are less by its own; the angle's own are added.
             left = whole - (N_LEGS - 1) * angle**2
             if left < best[0]:
-                best = left, kind, rest[:, kind]
-    _, kind, rest = best
-    angle = float(rest.mean())
-    along = np.sort(rest * np.sign(angle))
+                best = left, kind, rest_rad[:, kind]
+    _, kind, rest_rad = best
+    angle = float(rest_rad.mean())
+    along = np.sort(rest_rad * np.sign(angle))
     if abs(angle) < LEAST_POSE_RAD or along[1] < abs(angle) / 2:
         return None
     return KindOff(kind, angle)
