@@ -5,6 +5,7 @@ the trunk tilts; on a plane the foot is also out of plane. Both are linear in th
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -140,18 +141,20 @@ def level_pose(legs: Legs, q: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def sags(robot: RobotCard) -> np.ndarray:
-    """(2, 12) rad by which the robot's gains let joints give way under its weight.
+    """(SHARES + 2, 12) rad by which the robot's gains let joints give way under a load.
 
-    First with feet that slide freely: each joint by its own torque, a quarter of the weight on each
-    foot. Then with feet that stay: the trunk sinks by the weight over the stiffness along that way.
+    First, for loads of 0 to `MOST_SAG` weights, with feet that slide freely: each joint by its own
+    torque, a quarter of the load on each foot. The last with feet that stay, for one weight: the
+    trunk sinks by the weight over the stiffness along that way.
     """
     kinematics = LegKinematics(robot)
     up = np.array([[[0.0, 0.0, 1.0]]])
-    sliding = np.zeros(N_JOINTS)
-    for _ in range(20):  # the torque follows from the pose, which the torque bends
-        pose = robot.default_joint_pos_rad + sliding
-        torque = kinematics.rise_gradient(pose[None], up)[0] * robot.weight_n / N_LEGS
-        sliding += 0.5 * (torque / robot.kp_nm_per_rad - sliding)
+    sliding = np.zeros((SHARES + 1, N_JOINTS))
+    for share, load in enumerate(np.arange(SHARES + 1) * (MOST_SAG / SHARES)):
+        for _ in range(40):  # the torque follows from the pose, which the torque bends
+            pose = robot.default_joint_pos_rad + sliding[share]
+            torque = kinematics.rise_gradient(pose[None], up)[0] * load * robot.weight_n / N_LEGS
+            sliding[share] += 0.5 * (torque / robot.kp_nm_per_rad - sliding[share])
     feet = kinematics.foot_positions(robot.default_joint_pos_rad[None])
     step = 0.01 * robot.leg_length_m
     lower, higher = (
@@ -159,7 +162,7 @@ def sags(robot: RobotCard) -> np.ndarray:
     )
     turns = (lower - higher) / (2 * step)
     sunk = robot.weight_n / float(robot.kp_nm_per_rad @ turns**2)
-    return np.stack([sliding, sunk * turns])
+    return np.concatenate([sliding, sunk * turns[None]])
 
 
 @dataclass(frozen=True)
@@ -178,16 +181,20 @@ class KindOff:
 def kind_off(robot: RobotCard, q: np.ndarray) -> KindOff | None:
     """The kind of joints that stands farthest off the default pose; None for none.
 
-    q: (12,) rad of a level trunk. A share of each of the two `sags`, together up to `MOST_SAG`, is
-    taken away, and the kind is that with the smallest squares of its angle and of what it leaves.
-    None, too, where fewer than three legs are off: then it is a joint's own zero.
+    q: (12,) rad of a level trunk. What the `sags` explain, together up to `MOST_SAG` weights, is
+    taken away, of hips all, half or none of it, since friction holds feet sideways more than along.
+    The kind is that with the smallest squares of its angle and of what it leaves. None, too, where
+    fewer than three legs are off: then it is a joint's own zero.
     """
     from_default = q - robot.default_joint_pos_rad
-    sagging = sags(robot)
+    *sliding, staying = sags(robot)
     best = np.inf, 0, np.zeros(N_LEGS)
-    shares = np.arange(SHARES + 1) * (MOST_SAG / SHARES)
-    for share, second in ((a, b) for a in shares for b in shares if a + b <= MOST_SAG + 1e-9):
-        rest_rad = (from_default - share * sagging[0] - second * sagging[1]).reshape(N_LEGS, -1)
+    for one, second, half in product(range(SHARES + 1), range(SHARES + 1), range(3)):
+        if one + second > SHARES:
+            continue
+        slid = sliding[one] * np.tile([half / 2, 1.0, 1.0], N_LEGS)
+        stayed = second * (MOST_SAG / SHARES) * staying
+        rest_rad = (from_default - slid - stayed).reshape(N_LEGS, -1)
         whole = float((rest_rad**2).sum())
         for kind, angle in enumerate(rest_rad.mean(axis=0).tolist()):
             # The squares about a mean are less by its own; the angle's own are added.

@@ -160,7 +160,7 @@ def test_what_never_changes_is_named() -> None:
 
 
 # Physics.
-@pytest.mark.parametrize("robot", ["go2", "a1", "anymal_c", "spot"])
+@pytest.mark.parametrize("robot", ["aliengo", "go2", "a1", "anymal_c", "spot"])
 def test_a_stand_in_mujoco_is_right_until_a_fault_is_put_in(robot: str) -> None:
     """Feet that roll, soft legs that sag, a hand: no fault; orders and conventions are named."""
     card = load_robot(robot)

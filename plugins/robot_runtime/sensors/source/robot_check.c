@@ -624,31 +624,33 @@ static void find_pose(const robot_check *check, double *pose)
 static int find_kind(const double *pose, double *angle)
 {
     double least = 0.0, along[LEGS];
-    int kind, best = -1, one, other, j, leg, below = 0;
+    int kind, best = -1, one, second, half, j, leg, below = 0;
     *angle = 0.0;
     for (one = 0; one <= SHARES; one++)
-        for (other = 0; other <= SHARES - one; other++) {
-            const double share = (double)one * (MOST_SAG / SHARES);
-            const double rest_share = (double)other * (MOST_SAG / SHARES);
-            double rest[JOINTS], whole = 0.0;
-            for (j = 0; j < JOINTS; j++) {
-                rest[j] = pose[j] - share * sags[0][j] - rest_share * sags[1][j];
-                whole += rest[j] * rest[j];
+        for (second = 0; second <= SHARES - one; second++)
+            for (half = 0; half < 3; half++) { /* of the hips' sag: none, half, all */
+                const double *sliding = sags[one], *staying = sags[SHARES + 1];
+                const double stays = (double)second * (MOST_SAG / SHARES);
+                double rest[JOINTS], whole = 0.0;
+                for (j = 0; j < JOINTS; j++) {
+                    const double part = j % 3 == 0 ? (double)half / 2.0 : 1.0;
+                    rest[j] = pose[j] - sliding[j] * part - stays * staying[j];
+                    whole += rest[j] * rest[j];
+                }
+                for (kind = 0; kind < 3; kind++) {
+                    double mean = 0.0, left;
+                    for (leg = 0; leg < LEGS; leg++)
+                        mean += rest[3 * leg + kind] / LEGS;
+                    left = whole - (LEGS - 1) * mean * mean;
+                    if (best >= 0 && left >= least)
+                        continue;
+                    best = kind;
+                    least = left;
+                    *angle = mean;
+                    for (leg = 0; leg < LEGS; leg++)
+                        along[leg] = rest[3 * leg + kind];
+                }
             }
-            for (kind = 0; kind < 3; kind++) {
-                double mean = 0.0, left;
-                for (leg = 0; leg < LEGS; leg++)
-                    mean += rest[3 * leg + kind] / LEGS;
-                left = whole - (LEGS - 1) * mean * mean;
-                if (best >= 0 && left >= least)
-                    continue;
-                best = kind;
-                least = left;
-                *angle = mean;
-                for (leg = 0; leg < LEGS; leg++)
-                    along[leg] = rest[3 * leg + kind];
-            }
-        }
     for (leg = 0; leg < LEGS; leg++)
         below += (*angle < 0.0 ? -along[leg] : along[leg]) < size(*angle) / 2.0;
     return size(*angle) < LEAST_POSE_RAD || below > 1 ? -1 : best;
