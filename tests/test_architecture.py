@@ -71,7 +71,6 @@ LAZY = {
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
     "gaitforge.flows.stages.expert_training": "loads rsl-rl",
     "gaitforge.plugins.simulators.mujoco_warp.worlds": "extra warp",
-    "duckdb": "0.1 s, which a selection without a condition should not pay",
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",
     "gaitforge.common.networks": "loads torch",

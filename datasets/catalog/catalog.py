@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -191,12 +191,6 @@ REQUIRED_COLUMNS: dict[str, pa.DataType] = {
 STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64()}
 """Columns added by the store: the part, and the episode's first row in its step arrays."""
 
-ROWS_AT_ONCE = 1 << 17
-"""Rows of a batch of columns that are in memory."""
-
-MOST_RUNS = 64
-"""Runs of rows in sources, of which batches are read one after the other; else whole columns."""
-
 HELD_BYTES = 1 << 28
 """Most bytes of columns that a catalog keeps in memory; the one read first is dropped first."""
 
@@ -213,15 +207,6 @@ class Source(Protocol):
 
     def column(self, name: str) -> pa.ChunkedArray:
         """All values of one column."""
-
-
-@runtime_checkable
-class Streamed(Source, Protocol):
-    """A source of which some rows can be read without the others."""
-
-    def batches(self, names: list[str], first: int, count: int) -> Iterator[pa.Table]:
-        """Columns of some rows, in order."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -396,63 +381,8 @@ class Catalog:
     def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
         """A column as (E,) integer codes and the distinct values they index; None if missing."""
         if name not in self._codes:
-            is_text = pa.types.is_string(self.schema.field(self.check_column(name)).type)
-            self._codes[name] = self._text_codes(name) if is_text else _coded(self._column(name))
+            self._codes[name] = _coded(self._column(name))
         return self._codes[name]
-
-    def _text_codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
-        """As `codes`, in the smallest integers: few values take little memory."""
-        known: dict[Any, int] = {}
-        codes = []
-        for _, table in self.batches([name]):
-            for chunk in table.column(name).chunks:
-                values = chunk.dictionary.to_pylist()
-                indices = chunk.indices
-                if chunk.null_count:  # `fill_null` imports pyarrow.compute, which is slow
-                    indices = indices.fill_null(len(values))
-                    values.append(None)
-                numbers = [known.setdefault(value, len(known)) for value in values]
-                kind = np.min_scalar_type(max(len(known) - 1, 0))
-                codes.append(np.array(numbers, kind)[array_to_numpy(indices)])
-        return np.concatenate(codes) if codes else np.zeros(0, np.int64), list(known)
-
-    def batches(self, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-        """First row and columns, with text coded, of a batch of rows at a time, in order.
-
-        Whole columns of millions of rows are in memory only if an edit sets one.
-        """
-        streams = [source for source, _, _ in self._runs if isinstance(source, Streamed)]
-        is_stored = 0 < len(streams) == len(self._runs) <= MOST_RUNS
-        if not is_stored or self._overlaid.keys() & set(names):
-            whole = self.stored(names)
-            for first in range(0, max(1, self.num_rows), ROWS_AT_ONCE):
-                yield first, whole.slice(first, ROWS_AT_ONCE)
-            return
-        row = 0
-        for source, (_, first, count) in zip(streams, self._runs, strict=True):
-            read = [name for name in names if name in source.schema.names]
-            for table in source.batches(read or ["start"], first, count):
-                size = table.num_rows
-                columns = []
-                for name in names:
-                    kind = stored_type(self.schema.field(name).type)
-                    values = table.column(name) if name in read else pa.nulls(size, kind)
-                    columns.append(values if values.type == kind else values.cast(kind))
-                yield row, pa.Table.from_arrays(columns, names=list(names))
-                row += size
-
-    def values_at(self, names: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Values at ascending rows of columns of numbers or bools without missing values."""
-        taken: dict[str, list[np.ndarray]] = {name: [] for name in names}
-        for first, table in self.batches(list(taken)):
-            low, high = np.searchsorted(rows, (first, first + table.num_rows))
-            if high > low:
-                for name, values in taken.items():
-                    values.append(to_numpy(table.column(name))[rows[low:high] - first])
-        return {
-            name: np.concatenate(values) if values else self.numbers(name)[:0]
-            for name, values in taken.items()
-        }
 
     def stored(self, names: Iterable[str]) -> pa.Table:
         """The given columns, with text coded."""
@@ -483,27 +413,12 @@ class Catalog:
                     del self._columns[oldest]
             return self._columns[name]
 
-    @cached_property
-    def _runs(self) -> list[tuple[Source, int, int]]:
-        """(source, first row, rows) of pieces that are adjacent in a source."""
-        runs: list[tuple[Source, int, int]] = []
-        for piece in self._pieces:
-            count = piece.manifest.episodes
-            if runs and runs[-1][0] is piece.source and sum(runs[-1][1:]) == piece.first:
-                runs[-1] = (piece.source, runs[-1][1], runs[-1][2] + count)
-            else:
-                runs.append((piece.source, piece.first, count))
-        return runs
-
     def _joined(self, name: str) -> pa.ChunkedArray:
         kind = stored_type(self.schema.field(name).type)
         chunks: list[pa.Array] = []
-        read: dict[int, pa.ChunkedArray] = {}
-        for source, first, count in self._runs:
+        for source, first, count in _runs(self._pieces):
             if name in source.schema.names:
-                if id(source) not in read:
-                    read[id(source)] = source.column(name)
-                values = read[id(source)].slice(first, count)
+                values = source.column(name).slice(first, count)
                 chunks += (values if values.type == kind else values.cast(kind)).chunks
             else:
                 chunks.append(pa.nulls(count, kind))
@@ -565,6 +480,18 @@ def collected_pieces(files: Sequence[CommittedFile]) -> list[Piece]:
             step += manifest.steps
             episode += manifest.episodes
     return [pieces[part_id] for part_id in sorted(pieces)]
+
+
+def _runs(pieces: Sequence[Piece]) -> list[tuple[Source, int, int]]:
+    """(source, first row, rows) of pieces that are adjacent in a source."""
+    runs: list[tuple[Source, int, int]] = []
+    for piece in pieces:
+        count = piece.manifest.episodes
+        if runs and runs[-1][0] is piece.source and sum(runs[-1][1:]) == piece.first:
+            runs[-1] = (piece.source, runs[-1][1], runs[-1][2] + count)
+        else:
+            runs.append((piece.source, piece.first, count))
+    return runs
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

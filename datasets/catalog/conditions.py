@@ -6,7 +6,7 @@ its own settings evaluates it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import duckdb
@@ -67,8 +67,8 @@ class Columns(Protocol):
         """The name; DatasetError for a column that there is not."""
         ...
 
-    def batches(self, names: Sequence[str]) -> Iterable[tuple[int, pa.Table]]:
-        """First row and the named columns of a batch of rows at a time, in order."""
+    def stored(self, names: Sequence[str]) -> pa.Table:
+        """The named columns."""
         ...
 
 
@@ -96,19 +96,18 @@ def matching_rows(catalog: Columns, condition: str) -> np.ndarray:
 def _evaluated(
     connection: duckdb.DuckDBPyConnection, catalog: Columns, names: list[str], condition: str
 ) -> np.ndarray:
-    names = names or ["start"]
+    columns = _without_nan(catalog.stored([*names, *(() if names else ("start",))]))
+    numbers = from_numpy(np.arange(catalog.num_rows, dtype=np.int64))
+    numbered = columns.append_column(ROW, numbers)
+    connection.register("episodes", numbered)
     connection.execute("SET lock_configuration = true")
     expression = duckdb.SQLExpression(condition)
-    matches = [np.zeros(0, np.int64)]
-    for first, columns in catalog.batches(names):
-        numbers = from_numpy(np.arange(first, first + columns.num_rows, dtype=np.int64))
-        connection.register("episodes", _without_nan(columns).append_column(ROW, numbers))
-        episodes = connection.view("episodes")
-        if first == 0 and str(kind := episodes.select(expression).types[0]) != "BOOLEAN":
-            raise DatasetError(f"it has type {kind}, not BOOLEAN")
-        rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
-        matches.append(np.sort(np.asarray(rows, dtype=np.int64)))
-    return np.concatenate(matches)
+    episodes = connection.view("episodes")
+    kind = episodes.select(expression).types[0]
+    if str(kind) != "BOOLEAN":
+        raise DatasetError(f"it has type {kind}, not BOOLEAN")
+    rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
+    return np.sort(np.asarray(rows, dtype=np.int64))
 
 
 def _without_nan(columns: pa.Table) -> pa.Table:

@@ -21,8 +21,6 @@ from gaitforge.datasets.schema import COMMAND, OBS, TERRAIN_AND_SKILL, Schema
 MOST_VALUES = 20
 """Most distinct numbers of a column that are groups each; more are put into bins."""
 
-_AT_ONCE = 1 << 16
-
 _Column = tuple[np.ndarray, list[Any]]
 """(E,) codes of a column, and the values that they index."""
 
@@ -34,7 +32,7 @@ def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np
     for name, value in equals.items():
         codes, values = catalog.codes(catalog.check_column(name))
         shown_codes = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
-        present = _present(shown_codes)
+        present = set(np.flatnonzero(np.bincount(shown_codes)).tolist())
         numbers = {
             option: code
             for code, option in enumerate(values)
@@ -53,12 +51,6 @@ def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np
         if len(values):
             keep &= matches[codes]
     return np.flatnonzero(keep)
-
-
-def _present(codes: np.ndarray) -> set[int]:
-    """The codes that are there; `np.bincount` of all at once would copy them as large integers."""
-    pieces = (codes[first : first + _AT_ONCE] for first in range(0, len(codes), _AT_ONCE))
-    return {code for piece in pieces for code in np.flatnonzero(np.bincount(piece)).tolist()}
 
 
 def grouped_outcomes(
@@ -83,13 +75,11 @@ def grouped_outcomes(
     values = [column_values for _, column_values in coded]
     count = np.bincount(group, minlength=len(codes))
 
-    read = catalog.values_at(("return", "success", "terminated", "length"), rows)
-
     def total(name: str) -> np.ndarray:
-        return np.bincount(group, read[name], len(codes))
+        return np.bincount(group, catalog.numbers(name)[rows], len(codes))
 
     steps = np.zeros(len(codes), np.int64)
-    np.add.at(steps, group, read["length"])
+    np.add.at(steps, group, catalog.lengths[rows])
     measured = {
         "episodes": count,
         "steps": steps,

@@ -1,6 +1,6 @@
 """A dataset as a plan: kilobytes from which its parts are made anew, and their hashes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,5 +146,5 @@ class _Planned:
             raise DatasetError(f"'{name}' is not known before: allowed are {', '.join(PLANNED)}")
         return name
 
-    def batches(self, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-        yield 0, self.table.select([name for name in names if name in PLANNED] or [PLANNED[0]])
+    def stored(self, names: Sequence[str]) -> pa.Table:
+        return self.table.select([name for name in names if name in PLANNED] or [PLANNED[0]])

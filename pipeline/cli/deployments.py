@@ -180,6 +180,7 @@ def evaluate(  # noqa: PLR0913 - a form has as many
     policy: Place,
     task: Place | None = None,
     checkpoint: Place = "last",
+    runtime: Place | None = None,
     robot: list[Place] | None = None,
     sim: Simulator | None = None,
     isaacgym_python: Place | None = None,
