@@ -215,10 +215,17 @@ def test_unsafe_arithmetic_is_refused(files: dict[str, bytes], tmp_path: Path, f
 
 def test_the_header_is_cpp_too(files: dict[str, bytes], tmp_path: Path) -> None:
     needs("g++")
-    (tmp_path / "policy.h").write_bytes(files["policy.h"])
-    (tmp_path / "main.cpp").write_text('#include "policy.h"\nint main() { return POLICY_OK; }\n')
+    main = tmp_path / "main.cpp"
+    main.write_text('#include "policy.h"\nint main() { return POLICY_OK; }\n')
     words = ["g++", "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
-    subprocess.run([*words, str(tmp_path / "main.cpp")], check=True, timeout=100)
+    codes = {}
+    for name, further in (("ours", b""), ("of C alone", b"void f(int *restrict x);\n")):
+        (tmp_path / "policy.h").write_bytes(files["policy.h"] + further)
+        codes[name] = subprocess.run(
+            [*words, str(main)], capture_output=True, check=False, timeout=100
+        ).returncode
+    assert codes["ours"] == 0
+    assert codes["of C alone"] != 0, "the compiler sees what is C alone"
 
 
 def test_a_name_cannot_bring_code(monkeypatch: pytest.MonkeyPatch) -> None:
