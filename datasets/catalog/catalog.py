@@ -199,7 +199,7 @@ CODED = pa.dictionary(pa.int32(), pa.string())
 
 
 class Source(Protocol):
-    """Source of the catalog's rows: a table in memory, or the index file."""
+    """Source of the catalog's rows: a table in memory, a file of the index, or the parts' files."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -413,12 +413,30 @@ class Catalog:
                     del self._columns[oldest]
             return self._columns[name]
 
+    @cached_property
+    def _runs(self) -> list[tuple[Source, int, int]]:
+        """(source, first row, rows) of pieces that are adjacent in a source."""
+        runs: list[tuple[Source, int, int]] = []
+        stop = -1
+        for piece in self._pieces:
+            count = piece.manifest.episodes
+            if runs and runs[-1][0] is piece.source and stop == piece.first:
+                source, first, rows = runs[-1]
+                runs[-1] = (source, first, rows + count)
+            else:
+                runs.append((piece.source, piece.first, count))
+            stop = piece.first + count
+        return runs
+
     def _joined(self, name: str) -> pa.ChunkedArray:
         kind = stored_type(self.schema.field(name).type)
         chunks: list[pa.Array] = []
-        for source, first, count in _runs(self._pieces):
+        read: dict[int, pa.ChunkedArray] = {}
+        for source, first, count in self._runs:
             if name in source.schema.names:
-                values = source.column(name).slice(first, count)
+                if id(source) not in read:
+                    read[id(source)] = source.column(name)
+                values = read[id(source)].slice(first, count)
                 chunks += (values if values.type == kind else values.cast(kind)).chunks
             else:
                 chunks.append(pa.nulls(count, kind))
@@ -480,18 +498,6 @@ def collected_pieces(files: Sequence[CommittedFile]) -> list[Piece]:
             step += manifest.steps
             episode += manifest.episodes
     return [pieces[part_id] for part_id in sorted(pieces)]
-
-
-def _runs(pieces: Sequence[Piece]) -> list[tuple[Source, int, int]]:
-    """(source, first row, rows) of pieces that are adjacent in a source."""
-    runs: list[tuple[Source, int, int]] = []
-    for piece in pieces:
-        count = piece.manifest.episodes
-        if runs and runs[-1][0] is piece.source and sum(runs[-1][1:]) == piece.first:
-            runs[-1] = (piece.source, runs[-1][1], runs[-1][2] + count)
-        else:
-            runs.append((piece.source, piece.first, count))
-    return runs
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -148,7 +148,7 @@ def unfinished(out: Path, schema: Schema, plan: Mapping[str, Any]) -> Iterator[P
             target = PartStore.create(temporary, schema, plan)
             yield target
             target.catalog()
-            target.files.rebuild_index()
+            target.files.update_index()
             _flush(temporary)
             with suppress(OSError):
                 out.rmdir()  # an empty folder may stand where the store goes

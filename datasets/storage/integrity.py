@@ -32,10 +32,10 @@ from gaitforge.common.files import (
     visible,
 )
 from gaitforge.datasets import layout
-from gaitforge.datasets.catalog.catalog import Catalog, Manifest, PartRecord
-from gaitforge.datasets.catalog.catalog_files import CatalogIndex
+from gaitforge.datasets.catalog.catalog import Catalog, CommittedFile, Manifest, PartRecord
 from gaitforge.datasets.catalog.edit_log import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets.catalog.index import Segment, segment_paths, stamp_of
 from gaitforge.datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.about import read_about
@@ -280,29 +280,32 @@ def _object_faults(store: PartStore, manifest: Manifest, stem: str) -> Iterator[
 
 def _index_faults(store: PartStore) -> Iterator[str]:
     """Damage of the index, and rows used by queries that differ from the catalog files."""
+    for path in segment_paths(store.files.index_folder):
+        try:
+            segment = Segment(path, store.files.read_columns)
+            for file, rows in segment.rows_of_files():
+                if not _are_same(store, segment, file, rows):
+                    problem = f"the catalog index {path} has other rows"
+                    yield f"part {file.stem}: {problem}; delete it, and it is rebuilt"
+        except FileNotFoundError:  # merged meanwhile
+            continue
+        except DatasetError as error:
+            yield str(error)
+
+
+def _are_same(store: PartStore, segment: Segment, file: CommittedFile, rows: pa.Table) -> bool:
+    """Whether rows of the index are those of their catalog file, if queries use them."""
+    path = store.files.path(file.stem)
     try:
-        index = CatalogIndex(store.files.index_path, store.files.read_shown)
-        held = pa.table({name: index.stored_column(name) for name in index.schema.names})
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except DatasetError as error:
-        yield str(error)
-        return
-    stamps = store.files.stamps()
-    used = [file for stem, file in index.files().items() if stamps.get(stem) == index.stamps[stem]]
-    for file in used:
-        try:
-            _, table = store.files.read_shown(file.stem)
-        except DatasetError:
-            continue  # reported by verify_store already
-        try:
-            rows = held.select(table.column_names).slice(file.first, table.num_rows)
-            same = rows.cast(table.schema) == table
-        except (KeyError, pa.ArrowException):
-            same = False
-        if not same:
-            problem = f"the catalog index {store.files.index_path} has other rows"
-            yield f"part {file.stem}: {problem}; delete it, and it is rebuilt"
+        if stamp_of(path) != segment.stamps[file.stem]:
+            return True
+        _, table = store.files.read_shown(file.stem)
+    except (FileNotFoundError, DatasetError):
+        return True  # it is gone, or reported by verify_store already
+    try:
+        return rows.select(table.column_names).cast(table.schema) == table
+    except (KeyError, pa.ArrowException):
+        return False
 
 
 def _edit_faults(store: PartStore) -> Iterator[str]:
@@ -383,7 +386,7 @@ def compact_store(store: PartStore, target_steps: int = SHARD_STEPS) -> list[Par
             if not held:
                 raise DatasetError(f"store {store.address} is being compacted by another process")
             merged = [_merge(store, group) for group in _groups(store, target_steps)]
-            store.files.rebuild_index()
+            store.files.update_index()
         for folder in overlay_folders(store):
             compact_store(store.overlay(folder), target_steps)
     return merged

@@ -194,7 +194,7 @@ class Collection:
         if self.missing:
             # A damaged part of an earlier collection is for `verify` and for queries to name.
             with suppress(DatasetError):
-                store.files.rebuild_index()
+                store.files.update_index()
             check_stored_ids(store)
         self.plan.complete()
 

@@ -11,6 +11,7 @@ from benchmarks.catalog import WORKS, write_catalog
 from benchmarks.store import BENCH
 from gaitforge.common.errors import install_extra
 from gaitforge.datasets import Store, open_store, query
+from gaitforge.datasets.catalog.index import segment_paths
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.status import collection_status
 from tests.datasets.making import small_store
@@ -80,8 +81,8 @@ def test_hundreds_of_parts_answer_alike_with_and_without_an_index(
     with monkeypatch.context() as without:
         without.setattr("gaitforge.datasets.catalog.catalog_files.INDEX_FROM", 10**9)
         direct = answers(open_store(path))
-    assert not open_store(path).files.index_path.exists()
-    assert open_store(path).files.rebuild_index()
+    assert not segment_paths(open_store(path).files.index_folder)
+    assert open_store(path).files.update_index()
     assert answers(open_store(path)) == direct
     monkeypatch.setattr("gaitforge.datasets.catalog.catalog.HELD_BYTES", 1 << 20)
     assert answers(open_store(path)) == direct

@@ -419,7 +419,7 @@ class _Import:
             push_store(staged, str(address))
         elif target is None:
             self.record.remember(staged.path)
-            staged.files.rebuild_index()
+            staged.files.update_index()
             with suppress(OSError):
                 Path(address).rmdir()  # an empty folder may stand where the store goes
             replace_durably(staged.path, Path(address).absolute())
@@ -427,7 +427,7 @@ class _Import:
             create_store(address, staged.schema)  # refuses a store that cannot be written
             self.record.remember(target.path)
             _move_parts(staged, target)
-            target.files.rebuild_index()
+            target.files.update_index()
 
 
 def _dropped_note(dropped: Mapping[int, int]) -> list[str]:

@@ -17,6 +17,7 @@ from gaitforge.datasets import DatasetError, Store, open_store, query, write_par
 from gaitforge.datasets.catalog.catalog import distinct
 from gaitforge.datasets.catalog.catalog_files import INDEX_FROM
 from gaitforge.datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets.catalog.index import segment_paths
 from gaitforge.datasets.catalog.summaries import MOST_VALUES, in_bins_of
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh
@@ -195,13 +196,13 @@ def _answers(store: Store) -> dict[str, Any]:
 
 def test_the_index_gives_the_answers_of_the_catalog_files(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", MANY[:-1])
-    assert not store.files.index_path.exists()
+    assert not segment_paths(store.files.index_folder)
     more = part_input((6, 2), 2 * INDEX_FROM)
     more["episodes"]["mass_kg"] = [1.5, None]
     store.write_part("part-0050", **more)  # sorts among the others
     direct = _answers_without_index(store.path)
     assert _answers(open_store(store.path)) == direct
-    assert store.files.index_path.is_file()
+    assert len(segment_paths(store.files.index_folder)) == 1
     assert _answers(open_store(store.path)) == direct
     write_small_part(store, "part-0001", (2, 2), 900)
     (store.path / "catalog" / "part-003.parquet").unlink()
@@ -262,7 +263,7 @@ def test_a_changed_catalog_file_is_never_answered_from_the_index(tmp_path: Path)
 def test_a_flipped_byte_of_the_index_never_changes_an_answer(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", MANY)
     expected = _answers(store)
-    path = store.files.index_path
+    [path] = segment_paths(store.files.index_folder)
     content = path.read_bytes()
     for position in np.linspace(4, len(content) - 1, 12).astype(int).tolist():
         path.write_bytes(

@@ -111,7 +111,7 @@ def test_gc_leaves_a_part_that_is_being_written(tmp_path: Path) -> None:
         ("compact", f"{COMMIT}:write_arrays", 1),
         ("compact", f"{COMMIT}:replace_durably", 1),
         ("compact", f"{COMMIT}:replace_durably", 2),
-        ("compact", "gaitforge.datasets.catalog.catalog_files:replace_durably", 1),
+        ("compact", "gaitforge.datasets.catalog.index:replace_durably", 1),
         ("gc", "gaitforge.datasets.storage.integrity:fsync_path", 3),
         ("gc", "shutil:rmtree", 2),
         ("tag", "os:link", 1),

@@ -16,7 +16,7 @@ import pytest
 
 from gaitforge.common.files import is_hidden, temporary_file
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.catalog.catalog_files import CatalogIndex
+from gaitforge.datasets.catalog.index import Segment, segment_paths
 from gaitforge.datasets.storage.integrity import store_files
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh, run_on_full_disk
@@ -78,7 +78,7 @@ FLIPS_A_FILE = int(os.environ.get("GAITFORGE_FLIPS", "3"))
 def test_every_flipped_byte_of_every_file_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [(5, 1, 9), (30, 4)])
     store.tag("v1")
-    store.files.rebuild_index()
+    store.files.update_index()
     whole = _answers(store.path)
     for path in sorted(each for each in store.path.rglob("*") if each.is_file()):
         content, times = path.read_bytes(), path.stat()
@@ -239,7 +239,7 @@ def test_threads_that_build_the_index_at_once_build_a_whole_one(tmp_path: Path) 
     path = small_store(tmp_path / "s", [(5, 1)] * 17).path
     expected = open_store(path).select().episodes()
     for _ in range(5):
-        index = open_store(path).files.index_path
+        [index] = segment_paths(open_store(path).files.index_folder)
         index.unlink()
         barrier = threading.Barrier(6)
 
@@ -250,7 +250,7 @@ def test_threads_that_build_the_index_at_once_build_a_whole_one(tmp_path: Path) 
         with ThreadPoolExecutor(6) as threads:
             found = [each.result() for each in [threads.submit(read) for _ in range(6)]]
         assert all(each == expected for each in found)
-        assert CatalogIndex(index, open_store(path).files.read_shown).files()
+        assert Segment(index, open_store(path).files.read_columns).files
         assert [each.name for each in index.parent.iterdir()] == [index.name]
 
 

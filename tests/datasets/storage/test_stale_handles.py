@@ -48,7 +48,7 @@ def test_a_stale_handle_is_opened_again(
 ) -> None:
     store = small_store(tmp_path / "store")
     if indexed:
-        store.files.rebuild_index()
+        store.files.update_index()
     drop(store.select().where("level = 1"))
     record = tmp_path / "plan.json"
     record.write_text(json.dumps({"plan": {"steps": 5}}))

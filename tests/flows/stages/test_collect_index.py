@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import Store, open_store
-from gaitforge.datasets.catalog.catalog_files import CatalogIndex
+from gaitforge.datasets.catalog.index import Segment, segment_paths
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import check_versions
 from gaitforge.flows.stages.collect import collect
@@ -18,8 +18,11 @@ FIRST, *OTHERS = PLAN.part_ids()
 
 
 def index_is_current(store: Store) -> bool:
-    index = CatalogIndex.load(store.files.index_path, store.files.read_shown)
-    return index is not None and index.stamps == store.files.stamps()
+    paths = segment_paths(store.files.index_folder)
+    held = [Segment(path, store.files.read_columns).stamps for path in paths]
+    return sorted(item for stamps in held for item in stamps.items()) == [
+        *store.files.stamps().items()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +39,14 @@ def test_who_commits_the_last_part_makes_the_index_and_a_query_uses_it(
     path = tmp_path / "legged.zarr"
     shutil.copytree(unfinished, path)
     store = open_store(path)
-    assert not store.files.index_path.exists(), "parts are still missing"
+    assert not segment_paths(store.files.index_folder), "parts are still missing"
     collect(PLAN, path, Silent(), OTHERS)
     assert index_is_current(store)
-    made = store.files.index_path.stat()
+    [path_of_index] = segment_paths(store.files.index_folder)
+    made = path_of_index.stat()
     assert len(open_store(path).select(skill="run")) == 6
     assert collect(PLAN, path, Silent()) == []
-    after = store.files.index_path.stat()
+    after = path_of_index.stat()
     assert (after.st_ino, after.st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
     assert store.verify() == []
 
@@ -67,9 +71,9 @@ def test_without_an_index_or_beside_a_damaged_part_the_collection_is_complete(
         if fault == "damaged":
             store.files.path(FIRST).write_bytes(b"damaged")
         else:
-            store.files.index_path.parent.write_text("in the way")
+            store.files.index_folder.write_text("in the way")
         assert [record.part for record in collect(PLAN, path, Silent())] == OTHERS
-        assert not store.files.index_path.exists()
+        assert not segment_paths(store.files.index_folder)
         assert len(store.verify()) == (1 if fault == "damaged" else 0)
 
 
