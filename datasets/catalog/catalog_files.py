@@ -296,14 +296,18 @@ class CatalogFolder:
                 yield from threads.map(self._rows, stems[first : first + FILES_AT_ONCE])
 
     def _unindexed(self, stamps: Mapping[str, Stamp]) -> list[CommittedFile]:
-        """Files that are read whenever a column of them is used, as there is no index."""
+        """Files of which only the columns of every store are in memory, as there is no index."""
+        columns = [*(catalogs.STORE_COLUMNS | catalogs.required_columns(self._group_by))]
         manifests: dict[str, Manifest] = {}
         schemas: dict[pa.Schema, None] = {}
+        held: list[pa.Table] = []
         for stem, (manifest, table) in zip(stamps, self._all_rows(list(stamps)), strict=True):
             manifests[stem] = manifest
             schemas[table.schema] = None
+            held.append(table.select(columns))
         schema = catalogs.common_schema(schemas)
-        return [*PartFiles(stamps, manifests, schema, self.read_columns).files.values()]
+        files = PartFiles(stamps, manifests, schema, self.read_columns, held)
+        return [*files.files.values()]
 
     def read_columns(self, stem: str, stamp: Stamp, names: list[str]) -> pa.Table:
         """Those columns that a file has, text coded; DatasetError unless it is as it was."""

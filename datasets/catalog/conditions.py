@@ -7,6 +7,7 @@ its own settings evaluates it.
 
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import duckdb
@@ -79,6 +80,13 @@ def matching_rows(catalog: Columns, condition: str) -> np.ndarray:
     counts as a missing value, which no comparison matches.
     DatasetError for anything else lists the columns.
     """
+    # Python runs handlers of signals in the main thread only: one that raises inside DuckDB can
+    # leave it waiting for ever.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_matching, catalog, condition).result()
+
+
+def _matching(catalog: Columns, condition: str) -> np.ndarray:
     try:
         _check_text(condition)
         with duckdb.connect(":memory:", config=SETTINGS) as connection:

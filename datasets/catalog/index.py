@@ -68,7 +68,7 @@ _END = struct.Struct("<QI")
 
 
 class PartFiles:
-    """The rows of catalog files, read from them whenever they are used."""
+    """The rows of catalog files, of which columns are read when they are used; `held` has some."""
 
     def __init__(
         self,
@@ -76,14 +76,18 @@ class PartFiles:
         manifests: Mapping[str, Manifest],
         schema: pa.Schema,
         read: ReadColumns,
+        held: Sequence[pa.Table] = (),
     ) -> None:
         self.schema = schema
+        self._held = _joined(held)
         self.files = _committed(manifests, self)
         self._stamps = stamps
         self._read = read
 
     def column(self, name: str) -> pa.ChunkedArray:
         """All values of one column; DatasetError if a file is absent, changed or damaged."""
+        if name in self._held.column_names:
+            return self._held[name]
         tables = (self._read(stem, stamp, [name]) for stem, stamp in self._stamps.items())
         return _joined(tables, [self.schema.field(name)]).column(0)
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.catalog import catalog_files
+from gaitforge.datasets.catalog import catalog_files, conditions
 from gaitforge.datasets.catalog.catalog import Manifest
 from gaitforge.datasets.catalog.catalog_files import INDEX_FROM, write_catalog_file
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
 from gaitforge.datasets.catalog.index import Segment, segment_paths
 from gaitforge.datasets.layout import CACHE, PARTS
 from tests.datasets.making import part_input, small_schema, write_small_part
-from tests.datasets.programs import run_killed
+from tests.datasets.programs import run_afresh, run_killed
 
 FEW = 2
 """Missing files that make an index in these tests."""
 
 CONDITIONS = [
     *("length > 3", "friction < 0.8 and level > 0", "terrain = 'flat' or mass_kg > 1", "true"),
-    *("note = 'x'", "mass_kg is null", "mass_kg / length > 0.1", "success and skill <> 'run'"),
+    *(
+        "note = 'x'",
+        "mass_kg is null",
+        "mass_kg / length > 0.1",
+        "score > length",
+        "success and skill <> 'run'",
+    ),
 ]
 
 BUILDS = """
@@ -117,8 +124,8 @@ def test_a_query_by_the_index_is_one_on_the_parts_files(
         if kind == "drop" and len(chosen) < len(store.select()):
             chosen.drop()
         elif kind == "annotate":
-            chosen.annotate({"note": "x", "mass_kg": 2.5})
-    absent = {"note", "mass_kg"}.difference(store.select().catalog.column_names)
+            chosen.annotate({"note": "x", "score": 2.5})
+    absent = {"note", "mass_kg", "score"}.difference(store.select().catalog.column_names)
     conditions = [text for text in conditions if not any(name in text for name in absent)]
     appended = answers(path, conditions)
     assert segment_paths(store.files.index_folder)
@@ -267,6 +274,28 @@ def test_a_condition_reads_its_columns_only(tmp_path: Path) -> None:
         open_selection.where("level > 0 and length > 2").rows,
     )
     assert sorted(read) == ["length", "level"]
+
+
+def test_a_handler_of_a_signal_never_runs_inside_duckdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[threading.Thread] = []
+    real = conditions.duckdb.connect
+    monkeypatch.setattr(
+        conditions.duckdb,
+        "connect",
+        lambda *args, **options: used.append(threading.current_thread()) or real(*args, **options),
+    )
+    assert len(rows_store(tmp_path / "s").select().where("length > 3"))
+    assert used
+    assert threading.main_thread() not in used, "handlers run in the main thread"
+
+
+def test_building_an_index_does_not_load_duckdb(tmp_path: Path) -> None:
+    store = rows_store(tmp_path / "s")
+    works = f"import sys\n{BUILDS}\nprint('duckdb' in sys.modules)"
+    assert run_afresh(works, store.path).stdout.split()[-1] == "False"
+    assert segment_paths(store.files.index_folder)
 
 
 def test_the_default_is_a_number_of_files_that_takes_a_moment(tmp_path: Path) -> None:
