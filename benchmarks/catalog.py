@@ -19,7 +19,7 @@ from gaitforge.datasets.layout import PARTS
 from gaitforge.flows.records.part_records import PartCollected, records_folder, write_part_record
 from gaitforge.flows.records.records import write_record
 
-MOST_S = {"index": 20.0, "append": 2.0, "open": 0.3, "query": 0.5}
+MOST_S = {"index": 20.0, "append": 0.5, "open": 0.3, "query": 0.5}
 """From opening the store on: what Python and its packages take to start does not grow with it."""
 MOST_MIB = 2048.0
 MOST_REPEATED = 24

@@ -156,7 +156,7 @@ def test_new_parts_are_added_and_small_segments_merged(tmp_path: Path) -> None:
     assert answers(store.path) == without_index(store.path)
 
 
-@pytest.mark.parametrize("place", ["pages", "footer", "checksum", "end"])
+@pytest.mark.parametrize("place", ["pages", "name", "footer", "checksum", "end"])
 @pytest.mark.parametrize("writable", [True, False])
 def test_a_damaged_catalog_file_is_never_copied(place: str, writable: bool, tmp_path: Path) -> None:
     store = rows_store(tmp_path / "s")
@@ -164,6 +164,7 @@ def test_a_damaged_catalog_file_is_never_copied(place: str, writable: bool, tmp_
     content = path.read_bytes()
     times = path.stat()
     at = {"pages": 200, "footer": len(content) - 900, "end": len(content) - 6}
+    at["name"] = content.find(b"friction") + 3
     at["checksum"] = content.rfind(b"CRC32C of this file") + 44
     flipped = content[: at[place]] + bytes([content[at[place]] ^ 4]) + content[at[place] + 1 :]
     path.write_bytes(flipped)
@@ -257,6 +258,20 @@ def test_an_open_reader_goes_on_when_its_segments_are_damaged_or_merged(tmp_path
     assert opened.episodes().to_pylist() == expected["rows"]
     assert not path.exists()
     assert answers(store.path) == expected
+
+
+def test_a_number_that_changes_in_the_index_changes_no_answer(tmp_path: Path) -> None:
+    store = rows_store(tmp_path / "s")
+    expected = answers(store.path)
+    [path] = segment_paths(store.files.index_folder)
+    content = bytearray(path.read_bytes())
+    number = np.float64(expected["rows"][4]["friction"]).tobytes()
+    assert content.count(number) == 1
+    content[content.index(number) + 6] ^= 64
+    path.write_bytes(content)
+    assert "has other rows" in "".join(store.verify()) or "is damaged" in "".join(store.verify())
+    assert answers(store.path) == expected
+    assert store.verify() == [] or not path.exists()
 
 
 def test_a_condition_reads_its_columns_only(tmp_path: Path) -> None:
