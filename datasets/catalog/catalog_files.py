@@ -103,6 +103,8 @@ class CatalogFolder:
         self._address = address
         self._schema_hash = schema.hash
         self._group_by = schema.group_by
+        columns = catalogs.STORE_COLUMNS | catalogs.required_columns(schema.group_by)
+        self._stored = {name: catalogs.stored_type(kind) for name, kind in columns.items()}
         self._tables: dict[str, tuple[Stamp, CommittedFile]] = {}
         self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
         self._segments: dict[tuple[str, Stamp], Segment] = {}
@@ -249,9 +251,8 @@ class CatalogFolder:
 
     def _is_ours(self, segment: Segment) -> bool:
         """Whether a segment's files have this store's schema, and the columns that it needs."""
-        columns = catalogs.STORE_COLUMNS | catalogs.required_columns(self._group_by)
-        required = {(name, catalogs.stored_type(kind)) for name, kind in columns.items()}
-        has_columns = required <= {(field.name, field.type) for field in segment.schema}
+        kinds = {field.name: field.type for field in segment.schema}
+        has_columns = kinds.items() >= self._stored.items()
         schemas = {file.manifest.schema_hash for file in segment.files.values()}
         return has_columns and schemas == {self._schema_hash}
 
@@ -297,14 +298,13 @@ class CatalogFolder:
 
     def _unindexed(self, stamps: Mapping[str, Stamp]) -> list[CommittedFile]:
         """Files of which only the columns of every store are in memory, as there is no index."""
-        columns = [*(catalogs.STORE_COLUMNS | catalogs.required_columns(self._group_by))]
         manifests: dict[str, Manifest] = {}
         schemas: dict[pa.Schema, None] = {}
         held: list[pa.Table] = []
         for stem, (manifest, table) in zip(stamps, self._all_rows(list(stamps)), strict=True):
             manifests[stem] = manifest
             schemas[table.schema] = None
-            held.append(table.select(columns))
+            held.append(table.select([*self._stored]))
         schema = catalogs.common_schema(schemas)
         files = PartFiles(stamps, manifests, schema, self.read_columns, held)
         return [*files.files.values()]
@@ -364,9 +364,7 @@ class CatalogFolder:
         """Rows with text coded; their columns are checked unless the file before had the same."""
         if not table.schema.equals(self._checked):
             table = coded(table)
-            columns = catalogs.STORE_COLUMNS | catalogs.required_columns(self._group_by)
-            stored = {name: catalogs.stored_type(kind) for name, kind in columns.items()}
-            _check_columns(table.schema, stored)
+            _check_columns(table.schema, self._stored)
             self._checked = table.schema
         return table
 
