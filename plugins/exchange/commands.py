@@ -40,6 +40,7 @@ def _publish(arguments: argparse.Namespace) -> None:
     from gaitforge.datasets.formats.protocol import README
     from gaitforge.datasets.storage.integrity import store_files
     from gaitforge.pipeline.report.card import write_readme
+    from gaitforge.plugins.exchange.entries import CROISSANT
     from gaitforge.plugins.exchange.publishing import hub_repository, push_files
 
     draw = drawing(arguments)
@@ -61,6 +62,8 @@ def _publish(arguments: argparse.Namespace) -> None:
         card = Path(temporary, "card")
         reporter.say("card: statistics and pictures")
         files |= write_readme(selection, card, repository, files.get(README), draw)
+        if arguments.format != "zarr":
+            files.pop(CROISSANT.file)  # it describes a store's files
         size = sum(path.stat().st_size for path in files.values())
         reporter.say(f"push: {amount(len(files), 'file')}, {size / 1e6:,.1f} MB, to {repository}")
         message = f"{amount(len(selection), 'episode')} by gaitforge"

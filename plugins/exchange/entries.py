@@ -2,6 +2,7 @@
 
 from gaitforge.datasets.formats import FormatEntry
 from gaitforge.pipeline.cli.parsing.entries import CommandEntry
+from gaitforge.pipeline.report.added_pages import CardPage
 
 _HERE = "gaitforge.plugins.exchange"
 
@@ -31,4 +32,7 @@ PUBLISH = CommandEntry(
     "push a store with its card to the Hugging Face Hub, in one commit",
     f"{_HERE}.commands:publish",
     group="exchange with other projects",
+)
+CROISSANT = CardPage(
+    "croissant.json", "for machines (Croissant)", f"{_HERE}.croissant:croissant_text"
 )
