@@ -39,6 +39,8 @@ FLOOR_BATCHES = 20
 STREAM_BAR = 5.0
 COPY_BAR = 15.0
 """Million steps a second on two quiet cores, at least: from the store, from a materialised copy."""
+GATHER_BAR = 0.3
+"""Rate of the stream from the store, at least, as a share of that of gathering from memory."""
 VARIED_BAR = 0.8
 FAMILY = "aliengo-family"
 STREAM_ALONE = """
@@ -177,6 +179,7 @@ def _streams(
         "ratio_to_gather": ratios,
         "bars": [
             bar("stream from the store", speed["stream"], least=STREAM_BAR, unit=unit),
+            bar("stream over gather", ratios["stream"], least=GATHER_BAR, unit="of its rate"),
             bar("materialised stream", speed["materialised"], least=COPY_BAR, unit=unit),
             bar("many bodies over one", of_one, least=VARIED_BAR, unit="of its rate"),
         ],
