@@ -33,6 +33,16 @@ PUBLISH = CommandEntry(
     f"{_HERE}.commands:publish",
     group="exchange with other projects",
 )
+GET = CommandEntry(
+    "copy selected episodes of a store on a server into a local store",
+    f"{_HERE}.commands:get",
+    group="exchange with other projects",
+)
+MANIFEST = CommandEntry(
+    "write the list of files by which a store is read from a web server",
+    f"{_HERE}.commands:manifest",
+    group="exchange with other projects",
+)
 CROISSANT = CardPage(
     "croissant.json", "for machines (Croissant)", f"{_HERE}.croissant:croissant_text"
 )

@@ -346,10 +346,14 @@ class Recorder:
         for name, (shape, dtype) in self._fields.items():
             texts = dict(self.options.fields.get(name, {}))
             texts.setdefault("description", _DESCRIPTIONS.get(name, ""))
+            if name == OBS and len(shape) == 1:  # networks read an observation by its slices
+                texts.setdefault("slices", {name: (0, shape[0])})
             fields.append(Field(name, shape, str(dtype), **texts))
         for name, final in self._final_names().items():
             shape, dtype = self._fields[name]
             texts = {**self.options.fields.get(name, {}), **self.options.fields.get(final, {})}
+            if name == OBS and len(shape) == 1:
+                texts.setdefault("slices", {name: (0, shape[0])})
             texts["description"] = f"{name} after the episode's last step"
             fields.append(Field(final, shape, str(dtype), per="episode", **texts))
         attributes = {"format": "recorded", "task": self.options.task}
