@@ -9,7 +9,7 @@ there. Deviation: the paper draws who drives for every step; here it is drawn fo
 steps (docs/howto/corrections.md says why).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,8 +17,15 @@ import numpy as np
 
 from gaitforge.collectors.legged.observations import NOISE_DIM
 from gaitforge.collectors.policy import Observation, Policy
+from gaitforge.collectors.robots.kinematics import command_scale
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
-from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, DRAWS, Randomisation
+from gaitforge.collectors.scenarios.randomisation import (
+    DEFAULT,
+    DRAW_INDEX,
+    DRAWS,
+    N_STANDARD,
+    Randomisation,
+)
 from gaitforge.collectors.scenarios.schedules import (
     CONSTANT,
     STEPS_TO_PASS,
@@ -44,6 +51,11 @@ PUSH_STEPS = (25, 100)
 """The first push is early enough to recover."""
 _USUAL_CHANCE = DRAWS[DRAW_INDEX["push_chance"]].default.low
 _PUSHES = 0x9054
+_OF_TASK = [
+    DRAW_INDEX[name] for name in ("start_joint_rad", "start_speed", "push_speed_ms", "push_chance")
+]
+_START_WIDTHS = (1, 2, 6, N_JOINTS)
+"""Of yaw, place, velocity and joints."""
 
 
 @dataclass(frozen=True)
@@ -131,40 +143,82 @@ def draw_episode(
     Another randomisation changes nothing but what its draws say: commands, tiles, noise and the
     pushes of episodes that had one before stay.
     """
-    rng = np.random.default_rng(spec.seed)
-    chance = rng.random()
-    low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
+    return draw_episodes([spec], [robot], steps, randomisation)[0]
+
+
+def draw_episodes(
+    specs: Sequence[EpisodeSpec],
+    robots: Sequence[RobotCard],
+    steps: int = EPISODE_STEPS,
+    randomisation: Randomisation = DEFAULT,
+    realised: Callable[[np.ndarray], np.ndarray] = lambda draws: draws,
+) -> list[EpisodeDraws]:
+    """Draw episodes, each as `draw_episode` does, from the generator of its seed.
+
+    Args:
+        robots: of each episode.
+        realised: see `PhysicsBackend.realised`.
+    """
+    scales = {id(robot): command_scale(robot) for robot in {id(r): r for r in robots}.values()}
+    begun: list[_Begun] = []
+    units = np.empty((len(specs), N_STANDARD))
+    for k, (spec, robot) in enumerate(zip(specs, robots, strict=True)):
+        rng = np.random.default_rng(spec.seed)
+        chance = rng.random()
+        skill = ALL_SKILLS[spec.skill]
+        command = skill.draw_unscaled(rng, spec.speed_scale) * scales[id(robot)]
+        walking = steps
+        if spec.manoeuvre != CONSTANT:
+            command = in_time(command, skill, spec.terrain, robot)
+            walking = STEPS_TO_PASS
+        track = skill.draw_passage(spec.terrain, spec.level, command, rng, robot, walking)
+        rng.random(out=units[k])
+        begun.append(_Begun(spec, robot, rng, chance, *track))
+    draws = randomisation.values(units, [spec.seed for spec in specs], robots)
+    rows = zip(begun, draws[:, _OF_TASK].tolist(), realised(draws), strict=True)
+    return [_drawn(*row, steps) for row in rows]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An episode whose command, passage and standard draws are drawn from `rng`."""
+
+    spec: EpisodeSpec
+    robot: RobotCard
+    rng: np.random.Generator
+    chance: float
+    passage: Passage | None
+    command: np.ndarray
+
+
+def _drawn(begun: _Begun, numbers: list[float], draws: np.ndarray, steps: int) -> EpisodeDraws:
+    """The whole episode; numbers: its draws of `_OF_TASK`, before they were realised."""
+    spec, rng = begun.spec, begun.rng
+    joint_rad, speed, push_ms, push_chance = numbers
     skill = ALL_SKILLS[spec.skill]
-    command = skill.draw_command(rng, robot, spec.speed_scale)
-    changes = spec.manoeuvre != CONSTANT
-    walking = steps
-    if changes:
-        command = in_time(command, skill, spec.terrain, robot)
-        walking = STEPS_TO_PASS
-    passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot, walking)
-    draws = randomisation.draw(rng, spec.seed, robot)
-
-    def drawn(name: str) -> float:
-        return float(draws[DRAW_INDEX[name]])
-
-    joint_rad, speed, push = (drawn(n) for n in ("start_joint_rad", "start_speed", "push_speed_ms"))
-    has_passage = passage is not None
+    low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
+    schedule = None
+    if spec.manoeuvre != CONSTANT:
+        walk = begun.passage is not None, begun.command, begun.robot
+        schedule = draw_schedule(spec.manoeuvre, skill, *walk, spec.seed)
+    variant = int(rng.integers(low, high))
+    # The numbers of `rng.uniform` from -half to half, in one call.
+    half = np.repeat([np.pi, 0.3, speed, joint_rad], _START_WIDTHS)
+    start = -half + 2 * half * rng.random(len(half))
     return EpisodeDraws(
-        command=command,
-        schedule=draw_schedule(spec.manoeuvre, skill, has_passage, command, robot, spec.seed)
-        if changes
-        else None,
-        passage=passage,
+        command=begun.command,
+        schedule=schedule,
+        passage=begun.passage,
         draws=draws,
-        terrain_variant=int(rng.integers(low, high)),
-        yaw=float(rng.uniform(-np.pi, np.pi)),
-        offset_xy=rng.uniform(-0.3, 0.3, 2),
-        base_vel=rng.uniform(-speed, speed, 6),
-        joint_offset=rng.uniform(-joint_rad, joint_rad, N_JOINTS),
-        push_step=_push_step(rng, spec.seed, chance, drawn("push_chance")),
-        push_velocity=rng.uniform(-push, push, 2),
+        terrain_variant=variant,
+        yaw=float(start[0]),
+        offset_xy=start[1:3],
+        base_vel=start[3:9],
+        joint_offset=start[9:],
+        push_step=_push_step(rng, spec.seed, begun.chance, push_chance),
+        push_velocity=-push_ms + 2 * push_ms * rng.random(2),
         observation_noise=rng.random((steps + 1, NOISE_DIM), dtype=np.float32) * 2 - 1,
-        action_noise=spec.action_noise * _correlated(rng, steps),
+        action_noise=_action_noise(rng, spec.action_noise, steps),
     )
 
 
@@ -176,13 +230,15 @@ def _push_step(rng: np.random.Generator, seed: int, chance: float, threshold: fl
     return step if step >= 0 else int(np.random.default_rng([_PUSHES, seed]).integers(*PUSH_STEPS))
 
 
-def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
-    """(steps, 12) float32 first-order autoregressive noise of unit variance."""
+def _action_noise(rng: np.random.Generator, deviation: float, steps: int) -> np.ndarray:
+    """(steps, 12) float32 first-order autoregressive noise; the last draw of an episode."""
+    if not deviation:
+        return np.zeros((steps, N_JOINTS), np.float32)
     noise = rng.standard_normal((steps, N_JOINTS), dtype=np.float32)
     correlation = np.float32(ACTION_NOISE_CORRELATION)
     noise[1:] *= np.sqrt(1 - correlation * correlation)
     _accumulate(noise, correlation)
-    return noise
+    return deviation * noise
 
 
 @compiled

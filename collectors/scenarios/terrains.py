@@ -12,7 +12,7 @@ says how wide or high it is at every level.
 from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import cos, sin
 
 import numpy as np
@@ -24,6 +24,11 @@ from gaitforge.common.errors import names_allowed
 from gaitforge.common.kernels import compiled
 
 # Terrains.
+Rows = slice | np.ndarray
+"""Some of N rows."""
+ALL_ROWS = slice(None)
+Ground = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""See `TerrainBatch.under`."""
 N_LEVELS = 10
 GRID = 120
 """Cells a side of every height field: all compiled models have one size."""
@@ -46,6 +51,13 @@ class TerrainTile:
     def extent_m(self) -> float:
         """Half the side of the map with its margin."""
         return self.resolution_m * GRID / 2
+
+    @cached_property
+    def scaled(self) -> tuple[float, float, np.ndarray]:
+        """Lowest height and relief (at least 0.01) in m, and heights from 0 to 1 of it, flat."""
+        low = float(self.heights.min())
+        relief = max(float(self.heights.max()) - low, 0.01)
+        return low, relief, ((self.heights - low) / relief).ravel()
 
 
 def difficulty(level: int) -> float:
@@ -198,19 +210,45 @@ def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
 
 
 class TerrainBatch:
-    """Tiles under N robots: heights (N, (GRID + 1)^2) float32, period_m and resolution_m (N,)."""
+    """Tiles under N robots; robots on one tile share its heights, which then stay in the cache.
+
+    Attributes:
+        heights: (N, (GRID + 1)^2) float32, m; slot: (N,) its row of each robot.
+        period_m, resolution_m: (N,) of each robot's tile.
+    """
 
     def __init__(self, num_robots: int):
         side = GRID + 1
         self.heights = np.zeros((num_robots, side * side), dtype=np.float32)
+        self.slot = np.zeros(num_robots, dtype=np.int64)
         self.resolution_m = np.ones(num_robots)
         self.period_m = np.ones(num_robots)
+        self._tiles: list[TerrainTile | None] = [None] * num_robots
+        self._slots: dict[int, int] = {}
+        self._users = np.zeros(num_robots, dtype=np.int64)
+        self._users[0] = num_robots
+        self._free = list(range(num_robots - 1, 0, -1))
 
     def set(self, index: int, tile: TerrainTile) -> None:
         """Put a tile under robot `index`."""
-        self.heights[index] = tile.heights.ravel()
+        before = int(self.slot[index])
+        self._users[before] -= 1
+        if not self._users[before]:
+            self._slots.pop(id(self._tiles[before]), None)
+            self._free.append(before)
+        slot = self._slots.get(id(tile))
+        if slot is None:
+            slot = self._slots[id(tile)] = self._free.pop()
+            self._tiles[slot] = tile  # a tile that is kept keeps its id
+            self.heights[slot] = tile.heights.ravel()
+        self._users[slot] += 1
+        self.slot[index] = slot
         self.resolution_m[index] = tile.resolution_m
         self.period_m[index] = tile.period_m
+
+    def under(self, rows: Rows) -> Ground:
+        """Arguments of compiled functions: the tiles, and slot, period and resolution of rows."""
+        return self.heights, self.slot[rows], self.period_m[rows], self.resolution_m[rows]
 
 
 def tile_heights(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
