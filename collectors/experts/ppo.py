@@ -189,7 +189,7 @@ class ExpertTask:
             self._finish(ids, transition.terminated)
             self._restart(ids)
             self._end_at[ids] = self.max_episode_length
-            observation = self._env.observe()
+            observation = self._env.observe(ids)
         self._unreported_steps = max(0, self._unreported_steps - 1)
         self._look(observation)
         # A small penalty keeps the gait where it works.

@@ -231,15 +231,15 @@ class LeggedEnvironment:
         drawn = draw_episodes(
             specs, robots, self.episode_steps, self.randomisation, self.physics.realised
         )
-        self._keep(ids, drawn)
-        for index, spec, draws in zip(ids.tolist(), specs, drawn, strict=True):
+        noise_widths = self._keep(ids, drawn)
+        rows = zip(ids.tolist(), specs, drawn, noise_widths, strict=True)
+        for index, spec, draws, noise_width in rows:
             self.specs[index] = spec
             self.episode_draws[index] = draws
             tile = make_tile(spec.terrain, spec.level, draws.terrain_variant)
             self.terrain.set(index, tile)
             self._schedule(index, draws.schedule)
-            noise = np.repeat(draws.draws[_SENSOR_NOISE], _NOISE_WIDTHS).astype(np.float32)
-            np.multiply(draws.observation_noise, noise, out=self._noise[index])
+            np.multiply(draws.observation_noise, noise_width, out=self._noise[index])
             self._action_noise[index] = draws.action_noise
             passage = draws.passage or OPEN_GROUND
             kind = _PASSAGE_KINDS[passage.kind]
@@ -251,8 +251,11 @@ class LeggedEnvironment:
         self._where[ids] = 0.0
         self._reward[ids] = 0.0
 
-    def _keep(self, ids: np.ndarray, drawn: Sequence[EpisodeDraws]) -> None:
-        """Keep the numbers of episodes that start on robots `ids`."""
+    def _keep(self, ids: np.ndarray, drawn: Sequence[EpisodeDraws]) -> np.ndarray:
+        """Keep the numbers of episodes that start on robots `ids`.
+
+        Returns the factors (K, NOISE_DIM) float32 of their sensors' noise.
+        """
         draws = np.stack([episode.draws for episode in drawn])
         self.target_command[ids] = [episode.command for episode in drawn]
         self._draws[ids] = standardised(draws)
@@ -263,6 +266,7 @@ class LeggedEnvironment:
         self._push_velocity[ids] = [episode.push_velocity for episode in drawn]
         self.track_origin[ids] = [episode.offset_xy for episode in drawn]
         self.track_yaw[ids] = [episode.yaw for episode in drawn]
+        return np.repeat(draws[:, _SENSOR_NOISE], _NOISE_WIDTHS, axis=1).astype(np.float32)
 
     def _start(self, ids: np.ndarray, drawn: Sequence[EpisodeDraws]) -> None:
         """Start robots `ids` in the simulator, on their tiles."""

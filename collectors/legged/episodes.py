@@ -51,11 +51,11 @@ PUSH_STEPS = (25, 100)
 """The first push is early enough to recover."""
 _USUAL_CHANCE = DRAWS[DRAW_INDEX["push_chance"]].default.low
 _PUSHES = 0x9054
-_OF_TASK = [
-    DRAW_INDEX[name] for name in ("start_joint_rad", "start_speed", "push_speed_ms", "push_chance")
-]
 _START_WIDTHS = (1, 2, 6, N_JOINTS)
-"""Of yaw, place, velocity and joints."""
+"""Numbers of yaw, place, velocity and joints."""
+_PLACE_HALVES = (np.pi, 0.3, 0.3)
+_START_HALVES = ("start_speed", "start_joint_rad")
+"""Yaw in rad and place in m, then velocity and joints, lie between minus and plus these."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,47 @@ def draw_episodes(
         if spec.manoeuvre != CONSTANT:
             command = in_time(command, skill, spec.terrain, robot)
             walking = STEPS_TO_PASS
-        track = skill.draw_passage(spec.terrain, spec.level, command, rng, robot, walking)
+        track = spec.terrain, spec.level, command, rng, robot, walking
+        passage, command = skill.draw_passage(*track)
         rng.random(out=units[k])
-        begun.append(_Begun(spec, robot, rng, chance, *track))
+        schedule = None
+        if spec.manoeuvre != CONSTANT:
+            walk = passage is not None, command, robot
+            schedule = draw_schedule(spec.manoeuvre, skill, *walk, spec.seed)
+        begun.append(_Begun(spec, rng, chance, passage, command, schedule))
     draws = randomisation.values(units, [spec.seed for spec in specs], robots)
-    rows = zip(begun, draws[:, _OF_TASK].tolist(), realised(draws), strict=True)
-    return [_drawn(*row, steps) for row in rows]
+    starts = np.empty((len(specs), sum(_START_WIDTHS)))
+    pushes = np.empty((len(specs), 2))
+    chances = draws[:, DRAW_INDEX["push_chance"]].tolist()
+    later = [
+        _draw_later(row, start, push, chance, steps)
+        for row, start, push, chance in zip(begun, starts, pushes, chances, strict=True)
+    ]
+    # The numbers of `rng.uniform` from -half to half.
+    half = draws[:, [DRAW_INDEX[name] for name in _START_HALVES]].repeat(_START_WIDTHS[2:], axis=1)
+    half = np.concatenate([np.tile(_PLACE_HALVES, (len(specs), 1)), half], axis=1)
+    starts = -half + 2 * half * starts
+    push_ms = draws[:, [DRAW_INDEX["push_speed_ms"]]]
+    pushes = -push_ms + 2 * push_ms * pushes
+    rows = zip(begun, later, realised(draws), starts, starts[:, 0].tolist(), pushes, strict=True)
+    return [
+        EpisodeDraws(
+            row.command,
+            real,
+            row.passage,
+            variant,
+            yaw,
+            start[1:3],
+            start[3:9],
+            start[9:],
+            push_step,
+            push,
+            noise,
+            action_noise,
+            row.schedule,
+        )
+        for row, (variant, push_step, noise, action_noise), real, start, yaw, push in rows
+    ]
 
 
 @dataclass(frozen=True)
@@ -184,42 +219,30 @@ class _Begun:
     """An episode whose command, passage and standard draws are drawn from `rng`."""
 
     spec: EpisodeSpec
-    robot: RobotCard
     rng: np.random.Generator
     chance: float
     passage: Passage | None
     command: np.ndarray
+    schedule: Schedule | None
 
 
-def _drawn(begun: _Begun, numbers: list[float], draws: np.ndarray, steps: int) -> EpisodeDraws:
-    """The whole episode; numbers: its draws of `_OF_TASK`, before they were realised."""
-    spec, rng = begun.spec, begun.rng
-    joint_rad, speed, push_ms, push_chance = numbers
-    skill = ALL_SKILLS[spec.skill]
-    low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
-    schedule = None
-    if spec.manoeuvre != CONSTANT:
-        walk = begun.passage is not None, begun.command, begun.robot
-        schedule = draw_schedule(spec.manoeuvre, skill, *walk, spec.seed)
+def _draw_later(
+    begun: _Begun, start: np.ndarray, push: np.ndarray, push_chance: float, steps: int
+) -> tuple[int, int, np.ndarray, np.ndarray]:
+    """The tile's variant, the step of the push, and noise on observations and actions.
+
+    Writes uniform numbers in [0, 1) of start (21,) and push (2,).
+    """
+    rng = begun.rng
+    low, high = HELD_OUT_VARIANTS if begun.spec.held_out else TRAIN_VARIANTS
     variant = int(rng.integers(low, high))
-    # The numbers of `rng.uniform` from -half to half, in one call.
-    half = np.repeat([np.pi, 0.3, speed, joint_rad], _START_WIDTHS)
-    start = -half + 2 * half * rng.random(len(half))
-    return EpisodeDraws(
-        command=begun.command,
-        schedule=schedule,
-        passage=begun.passage,
-        draws=draws,
-        terrain_variant=variant,
-        yaw=float(start[0]),
-        offset_xy=start[1:3],
-        base_vel=start[3:9],
-        joint_offset=start[9:],
-        push_step=_push_step(rng, spec.seed, begun.chance, push_chance),
-        push_velocity=-push_ms + 2 * push_ms * rng.random(2),
-        observation_noise=rng.random((steps + 1, NOISE_DIM), dtype=np.float32) * 2 - 1,
-        action_noise=_action_noise(rng, spec.action_noise, steps),
-    )
+    rng.random(out=start)
+    push_step = _push_step(rng, begun.spec.seed, begun.chance, push_chance)
+    rng.random(out=push)
+    noise = rng.random((steps + 1, NOISE_DIM), dtype=np.float32)
+    noise *= 2
+    noise -= 1
+    return variant, push_step, noise, _action_noise(rng, begun.spec.action_noise, steps)
 
 
 def _push_step(rng: np.random.Generator, seed: int, chance: float, threshold: float) -> int:

@@ -293,6 +293,8 @@ _BAR_THICKNESS_M = 0.6
 _WALL_HEIGHT_M = 0.5
 _WALL_DEPTH_BELOW_M = 0.2
 _WALL_HALF_THICKNESS_M = 0.05
+_ACROSS_M = np.linspace(-0.3, 0.3, 5)
+"""Points of the ground across the track, on whose mean height a barrier stands."""
 
 STEER_SIDE_PER_S = 3.0
 STEER_TURN_PER_S = 2.0
@@ -384,16 +386,18 @@ def place_barriers(
     """The boxes of a passage whose track starts at `origin` (2,) m and runs along `yaw` rad."""
     if passage is None:
         return []
-    along = np.linspace(passage.start_m, passage.end_m, 5)
-    across = np.linspace(-0.3, 0.3, 5)
-    grid = np.stack(np.meshgrid(along, across), axis=-1).reshape(-1, 2)
-    ground = float(tile_heights(tile, to_world(grid, origin, yaw)).mean())
+    grid = np.empty((len(_ACROSS_M), len(_ACROSS_M), 2))
+    grid[..., 0] = np.linspace(passage.start_m, passage.end_m, len(_ACROSS_M))
+    grid[..., 1] = _ACROSS_M[:, None]
+    ground = float(tile_heights(tile, to_world(grid.reshape(-1, 2), origin, yaw)).mean())
     middle = passage.start_m + passage.depth_m / 2
     half_depth = passage.depth_m / 2
+    c, s = cos(yaw), sin(yaw)
+    x, y = origin.tolist()
 
     def box(across_m: float, half_width: float, low: float, high: float) -> Barrier:
-        x, y = to_world(np.array([[middle, across_m]]), origin, yaw)[0]
-        centre = (float(x), float(y), ground + (low + high) / 2)
+        place = c * middle - s * across_m + x, s * middle + c * across_m + y
+        centre = (*place, ground + (low + high) / 2)
         return Barrier(centre, (half_depth, half_width, (high - low) / 2), yaw)
 
     if passage.kind == "bar":
