@@ -423,14 +423,17 @@ class LeggedEnvironment:
         noise = spec.action_noise if spec else 0.0
         return Track(values, command, passage, self.robots[index].trunk_half_size_m[0], noise)
 
-    def success(self, index: int, terminated: bool) -> bool:
-        """Whether an episode met its skill's or schedule's criterion; never after a fall."""
+    def success(self, index: int, terminated: bool, track: Track | None = None) -> bool:
+        """Whether an episode met its skill's or schedule's criterion; never after a fall.
+
+        track: the robot's, where it is at hand.
+        """
         spec = self.specs[index]
         drawn = self.episode_draws[index]
         if spec is None or drawn is None or terminated:
             return False
         judge = drawn.schedule or ALL_SKILLS[spec.skill]
-        return judge.succeeded(self.track(index))
+        return judge.succeeded(track or self.track(index))
 
     def close(self) -> None:
         """Free the simulator and the threads."""

@@ -223,7 +223,7 @@ def _result(
         draws=draws,
         length=length,
         episode_return=float(episode_return),
-        success=env.success(index, terminated),
+        success=env.success(index, terminated, track),
         terminated=terminated,
         vel_x_error_ms=track.vel_x_error(),
         torque_nm=track.values[:, S.TORQUE].copy(),
