@@ -21,8 +21,9 @@ class RowSlices:
         parts: the slices, in order.
     """
 
-    def __init__(self, rows: int, threads: int, least: int = LEAST_ROWS):
-        ends = np.linspace(0, rows, max(1, min(threads, rows // least)) + 1).astype(int).tolist()
+    def __init__(self, rows: int, threads: int):
+        count = max(1, min(threads, rows // LEAST_ROWS))
+        ends = np.linspace(0, rows, count + 1).astype(int).tolist()
         self.parts = [slice(start, stop) for start, stop in pairwise(ends)]
         self._pool: ThreadPoolExecutor | None = None
 

@@ -73,6 +73,7 @@ _PATCH = DRAW_INDEX["patch_start_m"]
 _PATCH_FRICTION = DRAW_INDEX["patch_friction"]
 _DELAY = DRAW_INDEX["observation_delay_steps"]
 _INTERVAL = DRAW_INDEX["push_interval_s"]
+_NO_COMMAND = np.array([1.0 if c == C.GAIT_DUTY else 0.0 for c in C])
 _PASSAGE_KINDS = {"none": 0.0, "bar": -1.0, "walls": 1.0}
 
 
@@ -186,16 +187,12 @@ class LeggedEnvironment:
             self.physics.close()
             raise
         self.slices = RowSlices(num_robots, threads)
-        self.robots_of = [
-            self.robots if len(self.robots) == 1 else RobotBatch(*self.robots.robots[rows])
-            for rows in self.slices.parts
-        ]
+        self.robots_of = [self.robots.of(rows) for rows in self.slices.parts]
         self.terrain = TerrainBatch(num_robots)
         self.specs: list[EpisodeSpec | None] = [None] * num_robots
         self.episode_draws: list[EpisodeDraws | None] = [None] * num_robots
         self.step_count = np.zeros(num_robots, dtype=np.int64)
-        self.target_command = np.zeros((num_robots, N_COMMANDS))
-        self.target_command[:, C.GAIT_DUTY] = 1.0
+        self.target_command = np.tile(_NO_COMMAND, (num_robots, 1))
         # Commands and gait clock of each step, for robots whose command changes within the episode.
         self._scheduled = np.zeros(num_robots, dtype=bool)
         self._commands = np.zeros((0, 0, N_COMMANDS))
@@ -205,9 +202,8 @@ class LeggedEnvironment:
         self._passage = np.zeros((num_robots, 4))  # kind, start, end, opening; 0 on open ground
         self._rows = np.arange(num_robots)
         self._draws = np.zeros((num_robots, N_STANDARD), dtype=np.float32)
-        self._noise = np.zeros(
-            (num_robots, episode_steps + 1, observations.NOISE_DIM), dtype=np.float32
-        )
+        noise_shape = num_robots, episode_steps + 1, observations.NOISE_DIM
+        self._noise = np.zeros(noise_shape, dtype=np.float32)
         self._push_step = np.full(num_robots, -1)
         self._push_velocity = np.zeros((num_robots, 2))
         self._push_every = np.zeros(num_robots, dtype=np.int64)
@@ -227,6 +223,8 @@ class LeggedEnvironment:
 
     def reset(self, ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
         """Start episode `specs[k]` on robot `ids[k]`."""
+        if not len(ids):
+            return
         robots = [self.robots[index] for index in ids.tolist()]
         drawn = draw_episodes(
             specs, robots, self.episode_steps, self.randomisation, self.physics.realised

@@ -159,26 +159,7 @@ def draw_episodes(
         robots: of each episode.
         realised: see `PhysicsBackend.realised`.
     """
-    scales = {id(robot): command_scale(robot) for robot in {id(r): r for r in robots}.values()}
-    begun: list[_Begun] = []
-    units = np.empty((len(specs), N_STANDARD))
-    for k, (spec, robot) in enumerate(zip(specs, robots, strict=True)):
-        rng = np.random.default_rng(spec.seed)
-        chance = rng.random()
-        skill = ALL_SKILLS[spec.skill]
-        command = skill.draw_unscaled(rng, spec.speed_scale) * scales[id(robot)]
-        walking = steps
-        if spec.manoeuvre != CONSTANT:
-            command = in_time(command, skill, spec.terrain, robot)
-            walking = STEPS_TO_PASS
-        track = spec.terrain, spec.level, command, rng, robot, walking
-        passage, command = skill.draw_passage(*track)
-        rng.random(out=units[k])
-        schedule = None
-        if spec.manoeuvre != CONSTANT:
-            walk = passage is not None, command, robot
-            schedule = draw_schedule(spec.manoeuvre, skill, *walk, spec.seed)
-        begun.append(_Begun(spec, rng, chance, passage, command, schedule))
+    begun, units = _begin(specs, robots, steps)
     draws = randomisation.values(units, [spec.seed for spec in specs], robots)
     starts = np.empty((len(specs), sum(_START_WIDTHS)))
     pushes = np.empty((len(specs), 2))
@@ -224,6 +205,33 @@ class _Begun:
     passage: Passage | None
     command: np.ndarray
     schedule: Schedule | None
+
+
+def _begin(
+    specs: Sequence[EpisodeSpec], robots: Sequence[RobotCard], steps: int
+) -> tuple[list[_Begun], np.ndarray]:
+    """What is drawn first of episodes, and uniform numbers (K, N_STANDARD) of standard draws."""
+    scales = {id(robot): command_scale(robot) for robot in {id(r): r for r in robots}.values()}
+    begun: list[_Begun] = []
+    units = np.empty((len(specs), N_STANDARD))
+    for k, (spec, robot) in enumerate(zip(specs, robots, strict=True)):
+        rng = np.random.default_rng(spec.seed)
+        chance = rng.random()
+        skill = ALL_SKILLS[spec.skill]
+        command = skill.draw_unscaled(rng, spec.speed_scale) * scales[id(robot)]
+        walking = steps
+        if spec.manoeuvre != CONSTANT:
+            command = in_time(command, skill, spec.terrain, robot)
+            walking = STEPS_TO_PASS
+        track = spec.terrain, spec.level, command, rng, robot, walking
+        passage, command = skill.draw_passage(*track)
+        rng.random(out=units[k])
+        schedule = None
+        if spec.manoeuvre != CONSTANT:
+            walk = passage is not None, command, robot
+            schedule = draw_schedule(spec.manoeuvre, skill, *walk, spec.seed)
+        begun.append(_Begun(spec, rng, chance, passage, command, schedule))
+    return begun, units
 
 
 def _draw_later(
