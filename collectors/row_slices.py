@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-LEAST_ROWS = 256
-"""Rows of a slice, at least: with fewer, calls from Python take longer than the work."""
+LEAST_ROWS = 1024
+"""Rows of a slice, at least: some 200 calls a slice and step pass the interpreter's lock on."""
 
 
 class RowSlices:

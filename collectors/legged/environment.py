@@ -149,7 +149,7 @@ class LeggedEnvironment:
 
     Args:
         robot: one robot for all rows, or one of a family for each row.
-        threads: of the physics, if it has some, and of the task's work.
+        threads: of the physics; of the task where the physics computes on a GPU.
         episode_steps: control steps after which an episode is truncated.
         randomisation: what the draws of episodes are drawn from.
         rewards: the terms of the reward.
@@ -186,7 +186,8 @@ class LeggedEnvironment:
         except ValueError:
             self.physics.close()
             raise
-        self.slices = RowSlices(num_robots, threads)
+        on_gpu = self.physics.processor == "cuda"
+        self.slices = RowSlices(num_robots, threads if on_gpu else 1)
         self.robots_of = [self.robots.of(rows) for rows in self.slices.parts]
         self.terrain = TerrainBatch(num_robots)
         self.specs: list[EpisodeSpec | None] = [None] * num_robots
@@ -476,12 +477,13 @@ class LeggedEnvironment:
         sight.clock[rows] = self.clock(rows)
         noise_step = np.minimum(self.step_count[rows], self.episode_steps)
         gravity = sight.geometry.gravity[rows]
-        values = gravity, state.joint_vel, state.joint_pos, state.base_ang_vel_body
+        gravity, joint_vel, joint_pos, ang_vel = self._sensed(
+            (gravity, state.joint_vel, state.joint_pos, state.base_ang_vel_body), rows
+        )
+        noise = self._noise[self._rows[rows], noise_step]
+        last_action = self._last_action[rows]
         sight.policy[rows] = observations.policy_observation(
-            *self._sensed(values, rows),
-            self._last_action[rows],
-            command,
-            self._noise[self._rows[rows], noise_step],
+            gravity, joint_vel, joint_pos, ang_vel, last_action, command, noise
         )
 
     def _observation(self, sight: _Sight) -> Observation:

@@ -15,6 +15,7 @@ from gaitforge.collectors.experts.ppo import ExpertTask
 from gaitforge.collectors.experts.training_scope import TrainingScope
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.row_slices import RowSlices
 from gaitforge.collectors.scenarios.randomisation import Randomisation
@@ -61,6 +62,7 @@ def walk(threads: int, rows: int, seed: int, options: int, changing: bool) -> li
     values = []
     with (
         patch.object(row_slices, "LEAST_ROWS", SMALL),
+        patch.object(MujocoBackend, "processor", "cuda"),  # it leaves the threads to the task
         closing(LeggedEnvironment(ROBOT, rows, threads, randomisation=randomisation)) as env,
     ):
         assert len(env.slices.parts) == max(1, min(threads, rows // SMALL))
@@ -115,6 +117,7 @@ def train(bodies: list[RobotCard], threads: int, scope: TrainingScope) -> list[n
     values = []
     with (
         patch.object(row_slices, "LEAST_ROWS", SMALL),
+        patch.object(MujocoBackend, "processor", "cuda"),  # it leaves the threads to the task
         closing(ExpertTask(bodies, 6, threads, 1, first_levels=10, scope=scope)) as task,
     ):
         for _ in range(scope.episode_steps + 1):
