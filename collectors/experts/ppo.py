@@ -183,6 +183,13 @@ class ExpertTask:
             residual = last + np.float32(self._filter) * (residual - last)
         transition = self._env.step(self._reference + residual)
         self._returns += transition.reward
+        # Told before any robot restarts, which clears its reward. A small penalty keeps the gait
+        # where it works.
+        price = (0.0 if self._blind else 0.0005) * np.square(residual).sum(axis=1)
+        if self._tracking_weight:
+            assert self._env.view is not None, "it has just stepped"
+            price -= self._tracking_weight * CONTROL_DT_S * track_linear_velocity(self._env.view)
+        reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         cut = ~transition.terminated & (self._env.step_count >= self._end_at)
         timed_out = transition.truncated | cut
         done = transition.terminated | timed_out
@@ -195,12 +202,6 @@ class ExpertTask:
             observation = self._env.observe(ids)
         self._unreported_steps = max(0, self._unreported_steps - 1)
         self._look(observation)
-        # A small penalty keeps the gait where it works.
-        price = (0.0 if self._blind else 0.0005) * np.square(residual).sum(axis=1)
-        if self._tracking_weight:
-            assert self._env.view is not None, "it has just stepped"
-            price -= self._tracking_weight * CONTROL_DT_S * track_linear_velocity(self._env.view)
-        reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         extras = {"time_outs": torch.from_numpy(timed_out.astype(np.float32))}
         observations = self.get_observations()
         ended = torch.from_numpy(done.astype(np.int64))
