@@ -1,14 +1,15 @@
-"""Speed of the simulators: every back end that is here, and collection beside bare physics."""
+"""Speed of the simulators: all back ends, the task, and collection beside bare physics."""
 
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.collection import measure_collection
 from benchmarks.harness import Bench, Figures, Rows, bar
+from benchmarks.task import TaskSizes, measure_task, task_bars
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics import availability, make_backend
 from gaitforge.collectors.physics.interface import PhysicsBackend
@@ -37,6 +38,7 @@ class SimBenchConfig:
         steps: most steps of a measurement, after `warm_up`; it ends after `enough_s` anyway.
         threads: numbers of simulators that collect in parallel, measured besides one alone.
         episodes: per part; rounds: of collection and bare physics in turn.
+        task: of the task without physics.
     """
 
     robots: tuple[int, ...] = (64, 256, 1024, 2048, 4096, 8192)
@@ -47,10 +49,12 @@ class SimBenchConfig:
     threads: tuple[int, ...] = (min(2, os.cpu_count() or 1),)
     episodes: int = 300
     rounds: int = 3
+    task: TaskSizes = field(default_factory=TaskSizes)
 
 
 def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
     backends, notes = _backends(config, reporter)
+    task = measure_task(config.task)
     threads = sorted({1, *config.threads})
     rounds = len(threads) * (config.rounds + 1)
     with reporter.step("bench collection", rounds, "round") as advance:
@@ -60,9 +64,10 @@ def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[s
     stages = [each.pop("stages") for each in collected]
     return {
         "backends": backends,
+        "task": [task],
         "collection": collected,
         "stages": stages[0],
-        "bars": _bars(backends, collected),
+        "bars": [*_bars(backends, collected), *task_bars(task)],
         "notes": notes,
     }
 
@@ -146,6 +151,7 @@ def _bars(backends: Rows, collected: Rows) -> Rows:
 
 def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     yield "Control steps per second of robots that stand on every terrain", record["backends"]
+    yield "The task of a step without physics, per robot, and a reset", record["task"]
     yield (
         "Collection with the default simulator beside bare mujoco.rollout, in turn",
         [{k: v for k, v in each.items() if k != "ratios"} for each in record["collection"]],
@@ -158,7 +164,15 @@ def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
 BENCH = Bench(
     "bench_sim.json",
     SimBenchConfig(),
-    SimBenchConfig(robots=(4,), steps=2, warm_up=1, threads=(1,), episodes=4, rounds=1),
+    SimBenchConfig(
+        robots=(4,),
+        steps=2,
+        warm_up=1,
+        threads=(1,),
+        episodes=4,
+        rounds=1,
+        task=TaskSizes(robots=4, resets=4, rounds=1),
+    ),
     _measure,
     _tables,
 )

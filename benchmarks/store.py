@@ -2,10 +2,12 @@
 
 A small set is really collected, for the cost of writing and the bytes per step. Its episodes are
 repeated to a set that is large enough to stream and to query. What is compared runs in turns, so
-judge by the ratios to the gather, the one copy that every loader needs. A stream's rate counts real
-steps, without padding; the others' counts every step of their batches.
+judge by the ratios to the gather, the one copy that every loader needs: of wall time, and on a busy
+machine of CPU time, which counts all threads of a loader. A stream's rate counts real steps,
+without padding; the others' counts every step of their batches.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +41,8 @@ FLOOR_BATCHES = 20
 STREAM_BAR = 5.0
 COPY_BAR = 15.0
 """Million steps a second on two quiet cores, at least: from the store, from a materialised copy."""
+GATHER_BAR = 0.3
+"""Rate of the stream from the store, at least, as a share of that of gathering from memory."""
 VARIED_BAR = 0.8
 FAMILY = "aliengo-family"
 STREAM_ALONE = """
@@ -86,7 +90,8 @@ def _measure(config: StoreBenchConfig, folder: Path, reporter: Reporter) -> dict
     """The figures by name.
 
     `catalog` and `stream_peak_mib` are of separate processes, `write_share` is of a
-    collecting worker's time, and `ratio_to_gather` (name -> ratio) is the median over the rounds.
+    collecting worker's time, `ratio_to_gather` (name -> ratio) is the median over the rounds, and
+    `cpu_ratio_to_gather` the same of steps per second of CPU time.
     """
     with reporter.step("bench store", 5, "stage") as advance:
         figures = _collection(folder / "collected.zarr", config)
@@ -160,12 +165,11 @@ def _streams(
     }
     streamed["varied"] = lambda: _drained(with_bodies(streams["varied"], varied))
     peers, notes = _peers(folder, selection, config)
-    rates = _rates(floors | streamed | peers, config.rounds)
+    rates, cpu_rates = _rates(floors | streamed | peers, config.rounds)
     best = {name: float(max(values)) for name, values in rates.items()}
     unit = "million steps/s"
     speed = {name: value / 1e6 for name, value in best.items()}
-    gather = np.array(rates["gather"])
-    ratios = {name: float(np.median(values / gather)) for name, values in rates.items()}
+    ratios = _ratios_to_gather(rates)
     of_one = float(np.median(rates["varied"] / rates["stream"]))
     return {
         "stream_steps_per_s": best["stream"],
@@ -175,8 +179,10 @@ def _streams(
         "floor": {name: best[name] for name in floors},
         "peers": {name: best[name] for name in peers},
         "ratio_to_gather": ratios,
+        "cpu_ratio_to_gather": _ratios_to_gather(cpu_rates),
         "bars": [
             bar("stream from the store", speed["stream"], least=STREAM_BAR, unit=unit),
+            bar("stream over gather", ratios["stream"], least=GATHER_BAR, unit="of its rate"),
             bar("materialised stream", speed["materialised"], least=COPY_BAR, unit=unit),
             bar("many bodies over one", of_one, least=VARIED_BAR, unit="of its rate"),
         ],
@@ -184,16 +190,28 @@ def _streams(
     }
 
 
-def _rates(candidates: Mapping[str, Work], rounds: int) -> dict[str, np.ndarray]:
-    """Steps per second of each in each round."""
+def _ratios_to_gather(rates: Mapping[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(np.median(values / rates["gather"])) for name, values in rates.items()}
+
+
+def _rates(
+    candidates: Mapping[str, Work], rounds: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Steps per second of each in each round, of wall time and of CPU time."""
     steps: dict[str, int] = {}
 
     def work(name: str) -> None:
         steps[name] = candidates[name]()
 
-    works = {name: partial(seconds_of, partial(work, name)) for name in candidates}
-    seconds = in_turns(works, rounds)
-    return {name: steps[name] / np.array(taken) for name, taken in seconds.items()}
+    def timed(name: str) -> tuple[float, float]:
+        started = time.process_time()
+        wall = seconds_of(partial(work, name))
+        return wall, time.process_time() - started
+
+    seconds = in_turns({name: partial(timed, name) for name in candidates}, rounds)
+    rates = {name: steps[name] / np.array(taken) for name, taken in seconds.items()}
+    wall, cpu = ({name: rate[:, kind] for name, rate in rates.items()} for kind in (0, 1))
+    return wall, cpu
 
 
 def _drained(stream: Iterable[Mapping[str, Any]]) -> int:

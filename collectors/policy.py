@@ -40,6 +40,17 @@ class Observation(StoredObservation):
     make_privileged: Callable[[], np.ndarray]
     heights: Callable[[np.ndarray], np.ndarray]
 
+    def of(self, rows: slice) -> "Observation":
+        """Rows of this observation, with all robots' `heights`."""
+        return Observation(
+            self.policy[rows],
+            self.reward[rows],
+            self.command[rows],
+            self.clock[rows],
+            lambda: self.privileged[rows],
+            self.heights,
+        )
+
     @cached_property
     def privileged(self) -> np.ndarray:
         """(N, P) float32, laid out by `observations.PRIVILEGED_SLICES`."""

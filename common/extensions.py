@@ -72,6 +72,8 @@ _INSTALLED = tuple(
     for folder in (*map(sysconfig.get_path, _PATHS), *getsitepackages(), getusersitepackages())
 )
 """Folders of Python's own modules, and of installed packages."""
+_INSTALLERS_NAMES = {"site-packages", "dist-packages"}
+"""Names of folders that installers write, also those of other environments on the path."""
 
 
 def module_version(module: str) -> str:
@@ -140,7 +142,12 @@ def _places(package: str, is_named: bool = False) -> list[Path]:
     folders = getattr(module, "__path__", None) or (spec and spec.submodule_search_locations)
     file = getattr(module, "__file__", None) or (spec and spec.has_location and spec.origin)
     places = [Path(entry).resolve() for entry in (folders or ([file] if file else []))]
-    return [path for path in places if not any(path.is_relative_to(top) for top in _INSTALLED)]
+    return [path for path in places if not _is_installed(path)]
+
+
+def _is_installed(path: Path) -> bool:
+    in_folders = any(path.is_relative_to(folder) for folder in _INSTALLED)
+    return in_folders or not _INSTALLERS_NAMES.isdisjoint(path.parts)
 
 
 def _spec_on_path(package: str) -> ModuleSpec | None:

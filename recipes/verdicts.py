@@ -215,12 +215,13 @@ def _rows(name: str, summary: Summary) -> Iterator[str]:
     preset = summary["preset"]
     link = f"[`{preset}`](results/summaries/{name}.json)"
     hours = f"{PRESETS[preset].hours:g} h"
-    for row in told_verdicts(summary):
+    for alike in _alike(told_verdicts(summary), summary):
+        row = alike[-1]
         cells = [
             link,
             row["source"],
             f"{policy(row['ahead'])} ahead of {policy(row['behind'])}",
-            _place(row, summary),
+            _places(alike, summary),
             _measure(row, summary),
             WORDS[row["verdict"]],
             _numbers(row, summary),
@@ -228,6 +229,27 @@ def _rows(name: str, summary: Summary) -> Iterator[str]:
             hours,
         ]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _alike(rows: Sequence[Summary], summary: Summary) -> list[list[Summary]]:
+    """The rows, in groups that share a line: the sizes along a measurement's axis with one verdict.
+
+    The line has the numbers of its last row, the largest size.
+    """
+    if summary["kind"] != MEASUREMENT:
+        return [[row] for row in rows]
+    groups: dict[tuple[str, ...], list[Summary]] = {}
+    for row in rows:
+        names = ("source", "ahead", "behind", "set", "measure", "verdict")
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return list(groups.values())
+
+
+def _places(rows: Sequence[Summary], summary: Summary) -> str:
+    """Where a line's verdict is: the first row's place, and the other rows' values."""
+    values = [f"{row['value']:g}" for row in rows[1:]]
+    numbers = f"; numbers at {values[-1]}" if values else ""
+    return ", ".join([_place(rows[0], summary), *values]) + numbers
 
 
 def _place(row: Mapping[str, Any], summary: Summary) -> str:

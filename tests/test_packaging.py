@@ -222,6 +222,8 @@ def test_the_wheel_works_beside_mjlab(wheel: Path, tmp_path: Path) -> None:
     """In one process: an environment of mjlab recorded and learned from, and a collection."""
     seen = beside("mjlab", wheel, tmp_path)
     assert seen["same"]
+    assert seen["recorded"]
+    assert seen["seconds"] == 0.02
     assert seen["moved"] > 0.1
     assert seen["collected"] == 6
     assert seen["versions"]["mujoco"].startswith("3.11.")

@@ -27,6 +27,7 @@ from tensordict import TensorDict
 from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_algorithm as checkpoint
 from gaitforge.collectors.experts.expert import (
+    FEATURE_DIM,
     drives_a_family,
     expert_features,
     load_trained,
@@ -52,6 +53,7 @@ from gaitforge.collectors.physics import processor_of
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.kinematics import C, GaitReference
 from gaitforge.collectors.robots.robot import (
+    BODY_DIM,
     DEFAULT_ROBOT,
     N_JOINTS,
     N_LEGS,
@@ -59,13 +61,14 @@ from gaitforge.collectors.robots.robot import (
     body_vector,
     load_robots,
 )
+from gaitforge.collectors.rotations import lengths
 from gaitforge.collectors.scenarios.randomisation import (
     DEFAULT,
     Randomisation,
     Written,
     set_randomisation,
 )
-from gaitforge.collectors.scenarios.skills import ALL_SKILLS
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS, Track
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, difficulty
 from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_S, steps_in
@@ -122,7 +125,7 @@ class ExpertTask:
         self._env = LeggedEnvironment(
             rows, robots, threads, scope.sim, scope.episode_steps, randomisation, scope.rewards
         )
-        self._gait = GaitReference(*rows)
+        self._gaits = [GaitReference(*robots.robots) for robots in self._env.robots_of]
         self._bodies = None
         if len(bodies) > 1:
             self._bodies = np.stack([body_vector(robot) for robot in rows])
@@ -131,7 +134,7 @@ class ExpertTask:
         shares = np.array(list(scope.terrains.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
         places = np.minimum(np.searchsorted(quota, np.arange(robots), "right"), len(shares) - 1)
-        self._terrain = [self._terrains[index] for index in places.tolist()]
+        self._terrain = places
         self._what = np.zeros((robots, 1 + len(self._terrains) + len(self._skills)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
@@ -180,6 +183,13 @@ class ExpertTask:
             residual = last + np.float32(self._filter) * (residual - last)
         transition = self._env.step(self._reference + residual)
         self._returns += transition.reward
+        # Told before any robot restarts, which clears its reward. A small penalty keeps the gait
+        # where it works.
+        price = (0.0 if self._blind else 0.0005) * np.square(residual).sum(axis=1)
+        if self._tracking_weight:
+            assert self._env.view is not None, "it has just stepped"
+            price -= self._tracking_weight * CONTROL_DT_S * track_linear_velocity(self._env.view)
+        reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         cut = ~transition.terminated & (self._env.step_count >= self._end_at)
         timed_out = transition.truncated | cut
         done = transition.terminated | timed_out
@@ -189,15 +199,9 @@ class ExpertTask:
             self._finish(ids, transition.terminated)
             self._restart(ids)
             self._end_at[ids] = self.max_episode_length
-            observation = self._env.observe()
+            observation = self._env.observe(ids)
         self._unreported_steps = max(0, self._unreported_steps - 1)
         self._look(observation)
-        # A small penalty keeps the gait where it works.
-        price = (0.0 if self._blind else 0.0005) * np.square(residual).sum(axis=1)
-        if self._tracking_weight:
-            assert self._env.view is not None, "it has just stepped"
-            price -= self._tracking_weight * CONTROL_DT_S * track_linear_velocity(self._env.view)
-        reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         extras = {"time_outs": torch.from_numpy(timed_out.astype(np.float32))}
         observations = self.get_observations()
         ended = torch.from_numpy(done.astype(np.int64))
@@ -206,11 +210,14 @@ class ExpertTask:
     def skill_levels(self) -> dict[str, float]:
         """Mean level of each skill, over the robots on terrains where it is trained."""
         means = {}
-        for column, name in enumerate(self._skills):
-            skill = ALL_SKILLS[name]
-            rows = [i for i, terrain in enumerate(self._terrain) if skill.commanded_on(terrain)]
-            if rows:
-                means[name] = float(self.levels[rows, column].mean())
+        for column, skill_name in enumerate(self._skills):
+            skill = ALL_SKILLS[skill_name]
+            rows = np.isin(
+                self._terrain,
+                [row for row, name in enumerate(self._terrains) if skill.commanded_on(name)],
+            )
+            if rows.any():
+                means[skill_name] = float(self.levels[rows, column].mean())
         return means
 
     def close(self) -> None:
@@ -218,14 +225,24 @@ class ExpertTask:
         self._env.close()
 
     def _look(self, observation: Observation) -> None:
-        robots = self._env.robots
+        self._state = observation.privileged
         if self._blind:
             self._features = observation.policy
             self._reference = 0.0
-            self._state = observation.privileged
             return
-        seen = expert_features(observation, robots, self._gait, self._bodies)
-        self._features, self._reference = seen
+        body = 0 if self._bodies is None else BODY_DIM
+        features = np.empty((self.num_envs, FEATURE_DIM + body), dtype=np.float32)
+        reference = np.empty((self.num_envs, N_JOINTS), dtype=np.float32)
+
+        def write(number: int, rows: slice) -> None:
+            bodies = None if self._bodies is None else self._bodies[rows]
+            robots = self._env.robots_of[number]
+            seen = observation.of(rows), robots, self._gaits[number], bodies
+            features[rows], reference[rows] = expert_features(*seen)
+
+        self._env.slices.run(write)
+        self._features = features
+        self._reference = reference
 
     def _critic_only(self) -> np.ndarray:
         """(N, CRITIC_DIM) float32 for the critic only; with a blind actor after the state.
@@ -241,58 +258,63 @@ class ExpertTask:
                 *([self._state] if self._blind else []),
                 left[:, None],
                 self._what,
-                np.linalg.norm(state.foot_force, axis=2) / weight_n[:, None],
+                lengths(state.foot_force) / weight_n[:, None],
                 (state.barrier_force / weight_n)[:, None],
             ],
             axis=1,
-        ).astype(np.float32)
+            dtype=np.float32,
+            casting="same_kind",
+        )
 
     def _restart(self, ids: np.ndarray) -> None:
+        """Start the next episodes of robots `ids`, at the levels of the drawn skills."""
+        offered = [self._offered(row) for row in range(len(self._terrains))]
         specs = []
         for index in ids.tolist():
-            terrain = self._terrain[index]
-            row = self._terrains.index(terrain)
-            weights = self._skill_shares
-            skills = [name for name in self._skills if ALL_SKILLS[name].commanded_on(terrain)]
-            failures = 1.0 - self.successes[row]
-            shares = np.array(
-                [weights[s] * (_EVEN + failures[self._skills.index(s)]) for s in skills]
-            )
-            skill = str(self._rng.choice(skills, p=shares / shares.sum()))
+            row = int(self._terrain[index])
+            columns, ends = offered[row]
+            # The skill that `rng.choice` of these shares gives.
+            column = columns[int(ends.searchsorted(self._rng.random(), side="right"))]
             seed = int(self._rng.integers(2**62))
-            column = self._skills.index(skill)
-            level = int(self.levels[index, column])
-            specs.append(EpisodeSpec(0, terrain, level, skill, seed, speed_scale=self.speed_scale))
+            cell = self._terrains[row], int(self.levels[index, column]), self._skills[column]
+            specs.append(EpisodeSpec(0, *cell, seed, speed_scale=self.speed_scale))
             self._what[index] = 0.0
-            self._what[index, 0] = difficulty(level)
+            self._what[index, 0] = difficulty(cell[1])
             self._what[index, [1 + row, 1 + len(self._terrains) + column]] = 1.0
         self._env.reset(ids, specs)
         self._returns[ids] = 0.0
 
+    def _offered(self, row: int) -> tuple[list[int], np.ndarray]:
+        """Columns of the skills that a terrain has, and the ends of their shares of [0, 1]."""
+        columns = [
+            column
+            for column, name in enumerate(self._skills)
+            if ALL_SKILLS[name].commanded_on(self._terrains[row])
+        ]
+        weights = np.array([self._skill_shares[self._skills[column]] for column in columns])
+        shares = weights * (_EVEN + (1.0 - self.successes[row, columns]))
+        ends = np.cumsum(shares / shares.sum())
+        return columns, ends / ends[-1]
+
     def _finish(self, ids: np.ndarray, terminated: np.ndarray) -> None:
         """Record ended full episodes and move their robots up or down a level."""
-        for index in ids.tolist():
+        is_whole = terminated[ids] | (self._env.step_count[ids] >= self.max_episode_length)
+        for index in ids[is_whole].tolist():
             spec = self._env.specs[index]
+            assert spec is not None, "its episode has ended"
             fell = bool(terminated[index])
-            is_whole = fell or self._env.step_count[index] >= self.max_episode_length
-            if spec is None or not is_whole:
-                continue
-            track = self._env.track(index)
-            commanded_m = track.commanded_distance_m()
-            share = track.distance_m() / commanded_m if commanded_m > 0.5 else float(not fell)
-            skill = self._skills.index(spec.skill)
-            level = int(self.levels[index, skill])
-            stuck = track.passage is not None and not track.passed()
-            if not fell and not stuck and share > 0.8:
-                top = level == N_LEVELS - 1
-                level = int(self._rng.integers(N_LEVELS)) if top else level + 1
-            elif fell or share < 0.4:
-                level = max(0, level - 1)
-            self.levels[index, skill] = level
-            succeeded = self._env.success(index, fell)
-            # Exploration shakes a robot that stands, so that only its falls count.
-            mastered = succeeded if track.command[C.LOCOMOTE] else not fell
-            cell = self._terrains.index(spec.terrain), skill
+            column = self._skills.index(spec.skill)
+            level = int(self.levels[index, column])
+            if fell:
+                self.levels[index, column] = max(0, level - 1)
+                succeeded = mastered = False
+            else:
+                track = self._env.track(index)
+                self.levels[index, column] = self._next_level(level, track)
+                succeeded = self._env.success(index, fell, track)
+                # Exploration shakes a robot that stands, so that only its falls count.
+                mastered = succeeded or not track.command[C.LOCOMOTE]
+            cell = int(self._terrain[index]), column
             self.successes[cell] += _MEAN_RATE * (mastered - self.successes[cell])
             if self._unreported_steps:
                 continue
@@ -304,6 +326,14 @@ class ExpertTask:
                     "survived": not fell,
                 }
             )
+
+    def _next_level(self, level: int, track: Track) -> int:
+        """The level after an episode without a fall; one of all after the highest."""
+        commanded_m = track.commanded_distance_m()
+        share = track.distance_m() / commanded_m if commanded_m > 0.5 else 1.0
+        if share > 0.8 and (track.passage is None or track.passed()):
+            return int(self._rng.integers(N_LEVELS)) if level == N_LEVELS - 1 else level + 1
+        return max(0, level - 1) if share < 0.4 else level
 
 
 # The training.

@@ -5,29 +5,32 @@ returned at an episode's end is the true final one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from gaitforge.collectors.legged import observations
-from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
+from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episodes
 from gaitforge.collectors.legged.rewards import (
     FOOTPRINT,
     REWARDS,
     Geometry,
     Rewards,
     StepView,
+    ground_at,
     heights_above,
     on_track,
     signals,
     total_reward,
 )
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.physics.interface import RobotStart
+from gaitforge.collectors.physics.interface import PhysicsState, RobotStart
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.kinematics import N_COMMANDS, C, RobotBatch, leg_phases, ramped
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.rotations import cosine, from_yaw, lengths, sine, yaw_of
+from gaitforge.collectors.row_slices import RowSlices, copied, rows_of, write_rows
 from gaitforge.collectors.scenarios.quantities import MAX_DELAY_STEPS
 from gaitforge.collectors.scenarios.randomisation import (
     DEFAULT,
@@ -42,13 +45,13 @@ from gaitforge.collectors.scenarios.randomisation import (
 from gaitforge.collectors.scenarios.schedules import Schedule
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, N_SIGNALS, Track
 from gaitforge.collectors.scenarios.terrains import (
+    ALL_ROWS,
     OPEN_GROUND,
+    Rows,
     TerrainBatch,
     make_tile,
     place_barriers,
     steer,
-    tile_heights,
-    to_world,
 )
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
@@ -70,6 +73,7 @@ _PATCH = DRAW_INDEX["patch_start_m"]
 _PATCH_FRICTION = DRAW_INDEX["patch_friction"]
 _DELAY = DRAW_INDEX["observation_delay_steps"]
 _INTERVAL = DRAW_INDEX["push_interval_s"]
+_NO_COMMAND = np.array([1.0 if c == C.GAIT_DUTY else 0.0 for c in C])
 _PASSAGE_KINDS = {"none": 0.0, "bar": -1.0, "walls": 1.0}
 
 
@@ -83,11 +87,69 @@ class Transition:
     truncated: np.ndarray
 
 
+@dataclass(frozen=True)
+class _Sight:
+    """What is known of N robots before a control step, in the order of the rows.
+
+    Attributes:
+        on_track: (N, 3), see `LeggedEnvironment.on_track`; command (N, 16), clock (N,) and policy
+            (N, 70): as `Observation` has them.
+    """
+
+    geometry: Geometry
+    on_track: np.ndarray
+    command: np.ndarray
+    clock: np.ndarray
+    policy: np.ndarray
+
+    @classmethod
+    def empty(cls, rows: int) -> "_Sight":
+        """Arrays without values."""
+        return cls(
+            Geometry.empty(rows),
+            np.empty((rows, 3)),
+            np.empty((rows, N_COMMANDS)),
+            np.empty(rows),
+            np.empty((rows, observations.OBS_DIM), dtype=np.float32),
+        )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What `StepView` follows from, of N robots."""
+
+    state: PhysicsState
+    geometry: Geometry
+    command: np.ndarray
+    action: np.ndarray
+    last_action: np.ndarray
+
+    def view(self, robots: RobotBatch) -> StepView:
+        """The inputs of reward, termination and signals; robots: the rows'."""
+        state = self.state
+        geometry = self.geometry
+        foot_offset = state.foot_pos - state.base_pos[:, None]
+        return StepView(
+            robots=robots,
+            command=self.command,
+            state=state,
+            geometry=geometry,
+            desired_gravity=geometry.desired_gravity(self.command),
+            foot_contact=lengths(state.foot_force) > CONTACT_FORCE_N,
+            stance_width_m=geometry.stance_width(foot_offset, robots[0].leg_signs[:, 1]),
+            knee_force_n=lengths(state.knee_force),
+            trunk_force_n=lengths(state.trunk_force[:, None])[:, 0],
+            action=self.action,
+            last_action=self.last_action,
+        )
+
+
 class LeggedEnvironment:
     """N independent robots, each in its own episode.
 
     Args:
         robot: one robot for all rows, or one of a family for each row.
+        threads: of the physics; of the task where the physics computes on a GPU.
         episode_steps: control steps after which an episode is truncated.
         randomisation: what the draws of episodes are drawn from.
         rewards: the terms of the reward.
@@ -97,7 +159,7 @@ class LeggedEnvironment:
 
     Attributes:
         robots: the rows' robots; robot: the first of them.
-        view: inputs of reward and termination at the last step; None before the first.
+        slices: of the rows, for work by threads; robots_of: the robots of each slice.
     """
 
     def __init__(
@@ -124,12 +186,14 @@ class LeggedEnvironment:
         except ValueError:
             self.physics.close()
             raise
+        on_gpu = self.physics.processor == "cuda"
+        self.slices = RowSlices(num_robots, threads if on_gpu else 1)
+        self.robots_of = [self.robots.of(rows) for rows in self.slices.parts]
         self.terrain = TerrainBatch(num_robots)
         self.specs: list[EpisodeSpec | None] = [None] * num_robots
         self.episode_draws: list[EpisodeDraws | None] = [None] * num_robots
         self.step_count = np.zeros(num_robots, dtype=np.int64)
-        self.target_command = np.zeros((num_robots, N_COMMANDS))
-        self.target_command[:, C.GAIT_DUTY] = 1.0
+        self.target_command = np.tile(_NO_COMMAND, (num_robots, 1))
         # Commands and gait clock of each step, for robots whose command changes within the episode.
         self._scheduled = np.zeros(num_robots, dtype=bool)
         self._commands = np.zeros((0, 0, N_COMMANDS))
@@ -139,9 +203,8 @@ class LeggedEnvironment:
         self._passage = np.zeros((num_robots, 4))  # kind, start, end, opening; 0 on open ground
         self._rows = np.arange(num_robots)
         self._draws = np.zeros((num_robots, N_STANDARD), dtype=np.float32)
-        self._noise = np.zeros(
-            (num_robots, episode_steps + 1, observations.NOISE_DIM), dtype=np.float32
-        )
+        noise_shape = num_robots, episode_steps + 1, observations.NOISE_DIM
+        self._noise = np.zeros(noise_shape, dtype=np.float32)
         self._push_step = np.full(num_robots, -1)
         self._push_velocity = np.zeros((num_robots, 2))
         self._push_every = np.zeros(num_robots, dtype=np.int64)
@@ -152,62 +215,98 @@ class LeggedEnvironment:
         self._measured = np.zeros((num_robots, MAX_DELAY_STEPS + 1, observations.NOISE_DIM))
         self._last_action = np.zeros((num_robots, N_JOINTS))
         self._command: np.ndarray | None = None
+        self._sight: _Sight | None = None
         self._where = np.zeros((num_robots, 3))
         self._reward = np.zeros(num_robots, dtype=np.float32)
-        self.view: StepView | None = None
+        self._stepped: _Step | None = None
         self._signals = np.zeros((num_robots, episode_steps, N_SIGNALS), dtype=np.float32)
         self._action_noise = np.zeros((num_robots, episode_steps, N_JOINTS), dtype=np.float32)
 
     def reset(self, ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
         """Start episode `specs[k]` on robot `ids[k]`."""
-        for index, spec in zip(ids.tolist(), specs, strict=True):
-            robot = self.robots[index]
-            drawn = draw_episode(spec, robot, self.episode_steps, self.randomisation)
-            drawn = replace(drawn, draws=self.physics.realised(drawn.draws))
-            tile = make_tile(spec.terrain, spec.level, drawn.terrain_variant)
-            self.terrain.set(index, tile)
+        if not len(ids):
+            return
+        robots = [self.robots[index] for index in ids.tolist()]
+        drawn = draw_episodes(
+            specs, robots, self.episode_steps, self.randomisation, self.physics.realised
+        )
+        noise_widths = self._keep(ids, drawn)
+        rows = zip(ids.tolist(), specs, drawn, noise_widths, strict=True)
+        for index, spec, draws, noise_width in rows:
             self.specs[index] = spec
-            self.episode_draws[index] = drawn
-            self.target_command[index] = drawn.command
-            self._schedule(index, drawn.schedule)
-            self._draws[index] = standardised(drawn.draws)
-            noise = np.repeat(drawn.draws[_SENSOR_NOISE], _NOISE_WIDTHS).astype(np.float32)
-            self._noise[index] = drawn.observation_noise * noise
-            self._patch[index] = drawn.draws[_PATCH], drawn.draws[_PATCH_FRICTION]
-            self._delay[index] = int(drawn.draws[_DELAY])
-            self._push_every[index] = round(drawn.draws[_INTERVAL] / CONTROL_DT_S)
-            self._action_noise[index] = drawn.action_noise if spec.action_noise > 0 else 0.0
-            self._push_step[index] = drawn.push_step
-            self._push_velocity[index] = drawn.push_velocity
-            joint_pos = np.clip(
-                robot.default_joint_pos_rad + drawn.joint_offset,
-                robot.joint_lower_rad,
-                robot.joint_upper_rad,
-            )
-            height = self.robots.standing_height_m[index % len(self.robots)]
-            footprint = to_world(observations.SCAN_POINTS[FOOTPRINT], drawn.offset_xy, drawn.yaw)
-            height += float(tile_heights(tile, footprint).max()) + START_CLEARANCE_M
-            base_pos = np.array([*drawn.offset_xy, height])
-            quat = from_yaw(np.array(drawn.yaw))
-            self.track_origin[index] = drawn.offset_xy
-            self.track_yaw[index] = drawn.yaw
-            passage = drawn.passage or OPEN_GROUND
+            self.episode_draws[index] = draws
+            tile = make_tile(spec.terrain, spec.level, draws.terrain_variant)
+            self.terrain.set(index, tile)
+            self._schedule(index, draws.schedule)
+            np.multiply(draws.observation_noise, noise_width, out=self._noise[index])
+            self._action_noise[index] = draws.action_noise
+            passage = draws.passage or OPEN_GROUND
             kind = _PASSAGE_KINDS[passage.kind]
             self._passage[index] = kind, passage.start_m, passage.end_m, passage.opening_m
-            barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
-            start = RobotStart(
-                base_pos, joint_pos, quat, drawn.base_vel, tile, barriers, drawn.draws
-            )
-            self.physics.reset(index, start)
+        self._start(ids, drawn)
         self._command = None
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
         self._where[ids] = 0.0
         self._reward[ids] = 0.0
 
-    def observe(self) -> Observation:
-        """The observation before the next control step."""
-        return self._observation(*self._look())
+    def _keep(self, ids: np.ndarray, drawn: Sequence[EpisodeDraws]) -> np.ndarray:
+        """Keep the numbers of episodes that start on robots `ids`.
+
+        Returns the factors (K, NOISE_DIM) float32 of their sensors' noise.
+        """
+        draws = np.stack([episode.draws for episode in drawn])
+        self.target_command[ids] = [episode.command for episode in drawn]
+        self._draws[ids] = standardised(draws)
+        self._patch[ids] = draws[:, [_PATCH, _PATCH_FRICTION]]
+        self._delay[ids] = draws[:, _DELAY]
+        self._push_every[ids] = np.rint(draws[:, _INTERVAL] / CONTROL_DT_S)
+        self._push_step[ids] = [episode.push_step for episode in drawn]
+        self._push_velocity[ids] = [episode.push_velocity for episode in drawn]
+        self.track_origin[ids] = [episode.offset_xy for episode in drawn]
+        self.track_yaw[ids] = [episode.yaw for episode in drawn]
+        return np.repeat(draws[:, _SENSOR_NOISE], _NOISE_WIDTHS, axis=1).astype(np.float32)
+
+    def _start(self, ids: np.ndarray, drawn: Sequence[EpisodeDraws]) -> None:
+        """Start robots `ids` in the simulator, on their tiles."""
+        origin = self.track_origin[ids]
+        yaw = self.track_yaw[ids]
+        quat = from_yaw(yaw)
+        member = ids % len(self.robots)
+        robots = self.robots
+        joint_pos = np.clip(
+            robots.default_joint_pos_rad[member] + [episode.joint_offset for episode in drawn],
+            robots.joint_lower_rad[member],
+            robots.joint_upper_rad[member],
+        )
+        heading = np.stack([cosine(yaw), sine(yaw)], axis=1)
+        points = observations.SCAN_POINTS[FOOTPRINT]
+        ground = ground_at(self.terrain.under(ids), origin, heading, points).max(axis=1)
+        height = robots.standing_height_m[member] + (ground + START_CLEARANCE_M)
+        base_pos = np.concatenate([origin, height[:, None]], axis=1)
+        for k, (index, episode) in enumerate(zip(ids.tolist(), drawn, strict=True)):
+            spec = self.specs[index]
+            assert spec is not None, "it has just been set"
+            tile = make_tile(spec.terrain, spec.level, episode.terrain_variant)
+            barriers = place_barriers(episode.passage, tile, episode.offset_xy, episode.yaw)
+            start = base_pos[k], joint_pos[k], quat[k], episode.base_vel
+            self.physics.reset(index, RobotStart(*start, tile, barriers, episode.draws))
+
+    def observe(self, started: np.ndarray | None = None) -> Observation:
+        """The observation before the next control step.
+
+        Args:
+            started: robots that were reset since the last observation, if nothing else has
+                changed; None looks at all robots.
+        """
+        if self._sight is None or started is None:
+            sight = _Sight.empty(self.num_robots)
+            self.slices.run(lambda _, rows: self._look(sight, rows))
+        else:
+            # The last step's view and observation keep their arrays.
+            sight = copied(self._sight)
+            self._look(sight, started)
+        return self._observation(sight)
 
     def step(self, action: np.ndarray) -> Transition:
         """Execute finite actions (N, 12) for one control step; ValueError for others."""
@@ -222,18 +321,37 @@ class LeggedEnvironment:
         self._slip(self._where)
         self.physics.step(self.joint_targets(action))
 
-        geometry, on_track = self._look()
-        view = self.view = self._view(geometry, command, action)
-        reward = (total_reward(view, self.rewards) * CONTROL_DT_S).astype(np.float32)
-        recorded = signals(view, on_track)
-        self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
-        self.step_count += 1
-        upright = np.einsum("nk,nk->n", view.geometry.gravity, view.desired_gravity)
-        terminated = (view.trunk_force_n > CONTACT_FORCE_N) | (upright < MIN_UPRIGHT)
-        truncated = ~terminated & (self.step_count >= self.episode_steps)
+        sight = _Sight.empty(self.num_robots)
+        self._stepped = _Step(
+            self.physics.state, sight.geometry, command, action, self._last_action
+        )
         self._last_action = action
-        self._reward = reward
-        return Transition(self._observation(geometry, on_track), reward, terminated, truncated)
+        self._reward = np.empty(self.num_robots, dtype=np.float32)
+        terminated = np.empty(self.num_robots, dtype=bool)
+        self.slices.run(partial(self._judge, self._stepped, sight, terminated))
+        truncated = ~terminated & (self.step_count >= self.episode_steps)
+        return Transition(self._observation(sight), self._reward, terminated, truncated)
+
+    @property
+    def view(self) -> StepView | None:
+        """Inputs of reward and termination at the last step; None before the first."""
+        return None if self._stepped is None else self._stepped.view(self.robots)
+
+    def _judge(
+        self, step: _Step, sight: _Sight, terminated: np.ndarray, number: int, rows: slice
+    ) -> None:
+        """Reward, signals and terminations of rows of a step, and what is seen after it."""
+        state = rows_of(step.state, rows)
+        self._place(sight, state, rows)
+        view = rows_of(step, rows).view(self.robots_of[number])
+        self._reward[rows] = total_reward(view, self.rewards) * CONTROL_DT_S
+        steps = self.step_count[rows]
+        recorded = np.minimum(steps, self.episode_steps - 1)
+        self._signals[self._rows[rows], recorded] = signals(view, sight.on_track[rows])
+        steps += 1
+        upright = np.einsum("nk,nk->n", view.geometry.gravity, view.desired_gravity)
+        terminated[rows] = (view.trunk_force_n > CONTACT_FORCE_N) | (upright < MIN_UPRIGHT)
+        self._sense(sight, state, rows)
 
     def _schedule(self, index: int, schedule: Schedule | None) -> None:
         """Take the commands of robot `index`'s episode from a schedule; None for a constant one."""
@@ -282,14 +400,16 @@ class LeggedEnvironment:
 
     def on_track(self) -> np.ndarray:
         """(N, 3): each base's position along and across its track, m, and its heading, rad."""
-        return self._on_track(yaw_of(self.physics.state.base_quat))
+        state = self.physics.state
+        yaw = yaw_of(state.base_quat)
+        return on_track(state.base_pos, yaw, self.track_origin, self.track_yaw)
 
-    def clock(self) -> np.ndarray:
+    def clock(self, rows: Rows = ALL_ROWS) -> np.ndarray:
         """(N,) gait clock in cycles, 0 at an episode's start and while a schedule says stand."""
-        clock = self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
+        clock = self.target_command[rows, C.GAIT_FREQUENCY] * self.step_count[rows] * CONTROL_DT_S
         if self._scheduled.any():
-            rows, step = self._scheduled_steps()
-            clock[rows] = self._clocks[rows, step]
+            changing, robots, step = self._scheduled_steps(rows)
+            clock[changing] = self._clocks[robots, step]
         return clock
 
     def track(self, index: int) -> Track:
@@ -302,93 +422,93 @@ class LeggedEnvironment:
         noise = spec.action_noise if spec else 0.0
         return Track(values, command, passage, self.robots[index].trunk_half_size_m[0], noise)
 
-    def success(self, index: int, terminated: bool) -> bool:
-        """Whether an episode met its skill's or schedule's criterion; never after a fall."""
+    def success(self, index: int, terminated: bool, track: Track | None = None) -> bool:
+        """Whether an episode met its skill's or schedule's criterion; never after a fall.
+
+        track: the robot's, where it is at hand.
+        """
         spec = self.specs[index]
         drawn = self.episode_draws[index]
         if spec is None or drawn is None or terminated:
             return False
         judge = drawn.schedule or ALL_SKILLS[spec.skill]
-        return judge.succeeded(self.track(index))
+        return judge.succeeded(track or self.track(index))
 
     def close(self) -> None:
-        """Free the simulator."""
+        """Free the simulator and the threads."""
         self.physics.close()
+        self.slices.close()
 
-    def _steered(self, on_track: np.ndarray) -> np.ndarray:
-        command = ramped(self.target_command, self.step_count * CONTROL_DT_S)
-        where = self._passage[:, 0] != 0
+    def _steered(self, on_track: np.ndarray, rows: Rows = ALL_ROWS) -> np.ndarray:
+        command = ramped(self.target_command[rows], self.step_count[rows] * CONTROL_DT_S)
+        where = self._passage[rows, 0] != 0
         if self._scheduled.any():
-            rows, step = self._scheduled_steps()
-            command[rows] = self._commands[rows, step]
+            changing, robots, step = self._scheduled_steps(rows)
+            command[changing] = self._commands[robots, step]
             where &= command[:, C.LOCOMOTE] > 0
         if where.any():
             _, across, heading = on_track[where].T
             command[where] = steer(command[where], across, heading)
         return command
 
-    def _scheduled_steps(self) -> tuple[np.ndarray, np.ndarray]:
-        """Robots whose command changes, and the step of each."""
-        rows = np.flatnonzero(self._scheduled)
-        return rows, np.minimum(self.step_count[rows], self.episode_steps)
+    def _scheduled_steps(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which of the rows have a command that changes, their robots, and the step of each."""
+        changing = np.flatnonzero(self._scheduled[rows])
+        robots = self._rows[rows][changing]
+        return changing, robots, np.minimum(self.step_count[robots], self.episode_steps)
 
-    def _on_track(self, yaw: np.ndarray) -> np.ndarray:
-        return on_track(self.physics.state.base_pos, yaw, self.track_origin, self.track_yaw)
+    def _look(self, sight: _Sight, rows: Rows) -> None:
+        """Write what is seen of rows now."""
+        state = rows_of(self.physics.state, rows)
+        self._place(sight, state, rows)
+        self._sense(sight, state, rows)
 
-    def _look(self) -> tuple[Geometry, np.ndarray]:
-        geometry = Geometry.of(self.physics.state, self.terrain)
-        return geometry, self._on_track(geometry.yaw)
+    def _place(self, sight: _Sight, state: PhysicsState, rows: Rows) -> None:
+        """Write where the robots of rows are; state: theirs."""
+        geometry = Geometry.of(state, self.terrain, rows)
+        write_rows(sight.geometry, rows, geometry)
+        tracks = self.track_origin[rows], self.track_yaw[rows]
+        sight.on_track[rows] = on_track(state.base_pos, geometry.yaw, *tracks)
 
-    def _foot_contact(self) -> np.ndarray:
-        """(N, 4) bool."""
-        return lengths(self.physics.state.foot_force) > CONTACT_FORCE_N
-
-    def _view(self, geometry: Geometry, command: np.ndarray, action: np.ndarray) -> StepView:
-        state = self.physics.state
-        foot_offset = state.foot_pos - state.base_pos[:, None]
-        return StepView(
-            robots=self.robots,
-            command=command,
-            state=state,
-            geometry=geometry,
-            desired_gravity=geometry.desired_gravity(command),
-            foot_contact=self._foot_contact(),
-            stance_width_m=geometry.stance_width(foot_offset, self.robot.leg_signs[:, 1]),
-            knee_force_n=lengths(state.knee_force),
-            trunk_force_n=lengths(state.trunk_force[:, None])[:, 0],
-            action=action,
-            last_action=self._last_action,
-        )
-
-    def _observation(self, geometry: Geometry, on_track: np.ndarray) -> Observation:
-        state = self.physics.state
-        self._where = on_track
-        self._command = command = self._steered(on_track)
-        clock = self.clock()
-        noise = self._noise[self._rows, np.minimum(self.step_count, self.episode_steps)]
+    def _sense(self, sight: _Sight, state: PhysicsState, rows: Rows) -> None:
+        """Write commands and stored observations of rows, after `_place`; state: theirs."""
+        command = self._steered(sight.on_track[rows], rows)
+        sight.command[rows] = command
+        sight.clock[rows] = self.clock(rows)
+        noise_step = np.minimum(self.step_count[rows], self.episode_steps)
+        gravity = sight.geometry.gravity[rows]
         gravity, joint_vel, joint_pos, ang_vel = self._sensed(
-            (geometry.gravity, state.joint_vel, state.joint_pos, state.base_ang_vel_body)
+            (gravity, state.joint_vel, state.joint_pos, state.base_ang_vel_body), rows
         )
-        policy = observations.policy_observation(
-            gravity, joint_vel, joint_pos, ang_vel, self._last_action, command, noise
-        )
-        return Observation(
-            policy=policy,
-            reward=self._reward.copy(),
-            command=command,
-            clock=clock,
-            make_privileged=lambda: self._privileged(geometry, on_track, command, clock),
-            heights=lambda points: heights_above(points, state, geometry, self.terrain),
+        noise = self._noise[self._rows[rows], noise_step]
+        last_action = self._last_action[rows]
+        sight.policy[rows] = observations.policy_observation(
+            gravity, joint_vel, joint_pos, ang_vel, last_action, command, noise
         )
 
-    def _sensed(self, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    def _observation(self, sight: _Sight) -> Observation:
+        state = self.physics.state
+        self._sight = sight
+        self._where = sight.on_track
+        self._command = sight.command
+        return Observation(
+            policy=sight.policy,
+            reward=self._reward.copy(),
+            command=sight.command,
+            clock=sight.clock,
+            make_privileged=partial(self._privileged, sight, state),
+            heights=lambda points: heights_above(points, state, sight.geometry, self.terrain),
+        )
+
+    def _sensed(self, values: Sequence[np.ndarray], rows: Rows) -> Sequence[np.ndarray]:
         """Measured values, laid out by `NOISE_SLICES`, as the robots' sensors show them now."""
         if not self._delay.any():
             return values
         slots = self._measured.shape[1]
-        step = self.step_count
-        self._measured[self._rows, step % slots] = np.concatenate(values, axis=1)
-        late = self._measured[self._rows, np.maximum(step - self._delay, 0) % slots]
+        step = self.step_count[rows]
+        robots = self._rows[rows]
+        self._measured[robots, step % slots] = np.concatenate(values, axis=1)
+        late = self._measured[robots, np.maximum(step - self._delay[rows], 0) % slots]
         return [late[:, start:stop] for start, stop in observations.NOISE_SLICES.values()]
 
     def _check_randomisation(self) -> None:
@@ -410,13 +530,26 @@ class LeggedEnvironment:
                     value = ends[worst]
                     raise ValueError(f"{self.physics.name} cannot realise {name} {value:g}")
 
-    def _privileged(
-        self, geometry: Geometry, on_track: np.ndarray, command: np.ndarray, clock: np.ndarray
-    ) -> np.ndarray:
+    def _privileged(self, sight: _Sight, state: PhysicsState) -> np.ndarray:
         """(N, PRIVILEGED_DIM) float32 in the order of `observations.PRIVILEGED_SLICES`."""
-        state = self.physics.state
-        phase = 2 * np.pi * leg_phases(command, clock)
-        nominal = self.robots.nominal_height_m
+        block = np.empty((self.num_robots, observations.PRIVILEGED_DIM), dtype=np.float32)
+
+        def write(number: int, rows: slice) -> None:
+            block[rows] = self._privileged_rows(
+                rows_of(sight, rows), rows_of(state, rows), self.robots_of[number], rows
+            )
+
+        self.slices.run(write)
+        return block
+
+    def _privileged_rows(
+        self, sight: _Sight, state: PhysicsState, robots: RobotBatch, rows: slice
+    ) -> np.ndarray:
+        """The block of rows; sight, state, robots: theirs."""
+        geometry = sight.geometry
+        command = sight.command
+        phase = 2 * np.pi * leg_phases(command, sight.clock)
+        nominal = robots.nominal_height_m
         height_error = geometry.height - nominal - command[:, C.BODY_HEIGHT]
         scan = state.base_pos[:, 2:3] - geometry.scan - nominal[:, None]
         parts = {
@@ -425,22 +558,23 @@ class LeggedEnvironment:
             "velocity_heading": geometry.velocity_heading,
             "projected_gravity": geometry.gravity,
             "gravity_error": geometry.gravity - geometry.desired_gravity(command),
-            "joint_pos_error": state.joint_pos - self.robots.default_joint_pos_rad,
+            "joint_pos_error": state.joint_pos - robots.default_joint_pos_rad,
             "joint_vel": state.joint_vel,
             "height_error": height_error[:, None],
-            "foot_contact": self._foot_contact(),
+            "foot_contact": lengths(state.foot_force) > CONTACT_FORCE_N,
             "gait_clock_sin": sine(phase),
             "gait_clock_cos": cosine(phase),
-            "gait_clock_cycles": np.minimum(clock, 4.0)[:, None] / 4.0,
-            "passage": self._passage_ahead(on_track),
+            "gait_clock_cycles": np.minimum(sight.clock, 4.0)[:, None] / 4.0,
+            "passage": _passage_ahead(self._passage[rows], sight.on_track),
             "height_scan": np.clip(scan, -1.0, 1.0),
-            "randomisation": self._draws,
+            "randomisation": self._draws[rows],
         }
         return observations.joined(parts, observations.PRIVILEGED_SLICES)
 
-    def _passage_ahead(self, on_track: np.ndarray) -> np.ndarray:
-        """(N, 6): kind (-1 bar, 1 walls), m to start and end, opening, offset, heading; else 0."""
-        kind, start, end, opening = self._passage.T
-        along, across, heading = on_track.T
-        ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)
-        return np.where(kind[:, None] != 0, ahead, 0.0)
+
+def _passage_ahead(passage: np.ndarray, on_track: np.ndarray) -> np.ndarray:
+    """(N, 6): kind (-1 bar, 1 walls), m to start and end, opening, offset, heading; else 0."""
+    kind, start, end, opening = passage.T
+    along, across, heading = on_track.T
+    ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)
+    return np.where(kind[:, None] != 0, ahead, 0.0)

@@ -9,7 +9,7 @@ there. Deviation: the paper draws who drives for every step; here it is drawn fo
 steps (docs/howto/corrections.md says why).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,8 +17,15 @@ import numpy as np
 
 from gaitforge.collectors.legged.observations import NOISE_DIM
 from gaitforge.collectors.policy import Observation, Policy
+from gaitforge.collectors.robots.kinematics import command_scale
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
-from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, DRAWS, Randomisation
+from gaitforge.collectors.scenarios.randomisation import (
+    DEFAULT,
+    DRAW_INDEX,
+    DRAWS,
+    N_STANDARD,
+    Randomisation,
+)
 from gaitforge.collectors.scenarios.schedules import (
     CONSTANT,
     STEPS_TO_PASS,
@@ -44,6 +51,11 @@ PUSH_STEPS = (25, 100)
 """The first push is early enough to recover."""
 _USUAL_CHANCE = DRAWS[DRAW_INDEX["push_chance"]].default.low
 _PUSHES = 0x9054
+_START_WIDTHS = (1, 2, 6, N_JOINTS)
+"""Numbers of yaw, place, velocity and joints."""
+_PLACE_HALVES = (np.pi, 0.3, 0.3)
+_START_HALVES = ("start_speed", "start_joint_rad")
+"""Yaw in rad and place in m, then velocity and joints, lie between minus and plus these."""
 
 
 @dataclass(frozen=True)
@@ -131,41 +143,114 @@ def draw_episode(
     Another randomisation changes nothing but what its draws say: commands, tiles, noise and the
     pushes of episodes that had one before stay.
     """
-    rng = np.random.default_rng(spec.seed)
-    chance = rng.random()
-    low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
-    skill = ALL_SKILLS[spec.skill]
-    command = skill.draw_command(rng, robot, spec.speed_scale)
-    changes = spec.manoeuvre != CONSTANT
-    walking = steps
-    if changes:
-        command = in_time(command, skill, spec.terrain, robot)
-        walking = STEPS_TO_PASS
-    passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot, walking)
-    draws = randomisation.draw(rng, spec.seed, robot)
+    return draw_episodes([spec], [robot], steps, randomisation)[0]
 
-    def drawn(name: str) -> float:
-        return float(draws[DRAW_INDEX[name]])
 
-    joint_rad, speed, push = (drawn(n) for n in ("start_joint_rad", "start_speed", "push_speed_ms"))
-    has_passage = passage is not None
-    return EpisodeDraws(
-        command=command,
-        schedule=draw_schedule(spec.manoeuvre, skill, has_passage, command, robot, spec.seed)
-        if changes
-        else None,
-        passage=passage,
-        draws=draws,
-        terrain_variant=int(rng.integers(low, high)),
-        yaw=float(rng.uniform(-np.pi, np.pi)),
-        offset_xy=rng.uniform(-0.3, 0.3, 2),
-        base_vel=rng.uniform(-speed, speed, 6),
-        joint_offset=rng.uniform(-joint_rad, joint_rad, N_JOINTS),
-        push_step=_push_step(rng, spec.seed, chance, drawn("push_chance")),
-        push_velocity=rng.uniform(-push, push, 2),
-        observation_noise=rng.random((steps + 1, NOISE_DIM), dtype=np.float32) * 2 - 1,
-        action_noise=spec.action_noise * _correlated(rng, steps),
-    )
+def draw_episodes(
+    specs: Sequence[EpisodeSpec],
+    robots: Sequence[RobotCard],
+    steps: int = EPISODE_STEPS,
+    randomisation: Randomisation = DEFAULT,
+    realised: Callable[[np.ndarray], np.ndarray] = lambda draws: draws,
+) -> list[EpisodeDraws]:
+    """Draw episodes, each as `draw_episode` does, from the generator of its seed.
+
+    Args:
+        robots: of each episode.
+        realised: see `PhysicsBackend.realised`.
+    """
+    begun, units = _begin(specs, robots, steps)
+    draws = randomisation.values(units, [spec.seed for spec in specs], robots)
+    starts = np.empty((len(specs), sum(_START_WIDTHS)))
+    pushes = np.empty((len(specs), 2))
+    chances = draws[:, DRAW_INDEX["push_chance"]].tolist()
+    later = [
+        _draw_later(row, start, push, chance, steps)
+        for row, start, push, chance in zip(begun, starts, pushes, chances, strict=True)
+    ]
+    # The numbers of `rng.uniform` from -half to half.
+    half = draws[:, [DRAW_INDEX[name] for name in _START_HALVES]].repeat(_START_WIDTHS[2:], axis=1)
+    half = np.concatenate([np.tile(_PLACE_HALVES, (len(specs), 1)), half], axis=1)
+    starts = -half + 2 * half * starts
+    push_ms = draws[:, [DRAW_INDEX["push_speed_ms"]]]
+    pushes = -push_ms + 2 * push_ms * pushes
+    rows = zip(begun, later, realised(draws), starts, starts[:, 0].tolist(), pushes, strict=True)
+    return [
+        EpisodeDraws(
+            row.command,
+            real,
+            row.passage,
+            variant,
+            yaw,
+            start[1:3],
+            start[3:9],
+            start[9:],
+            push_step,
+            push,
+            noise,
+            action_noise,
+            row.schedule,
+        )
+        for row, (variant, push_step, noise, action_noise), real, start, yaw, push in rows
+    ]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An episode whose command, passage and standard draws are drawn from `rng`."""
+
+    spec: EpisodeSpec
+    rng: np.random.Generator
+    chance: float
+    passage: Passage | None
+    command: np.ndarray
+    schedule: Schedule | None
+
+
+def _begin(
+    specs: Sequence[EpisodeSpec], robots: Sequence[RobotCard], steps: int
+) -> tuple[list[_Begun], np.ndarray]:
+    """What is drawn first of episodes, and uniform numbers (K, N_STANDARD) of standard draws."""
+    scales = {id(robot): command_scale(robot) for robot in {id(r): r for r in robots}.values()}
+    begun: list[_Begun] = []
+    units = np.empty((len(specs), N_STANDARD))
+    for k, (spec, robot) in enumerate(zip(specs, robots, strict=True)):
+        rng = np.random.default_rng(spec.seed)
+        chance = rng.random()
+        skill = ALL_SKILLS[spec.skill]
+        command = skill.draw_unscaled(rng, spec.speed_scale) * scales[id(robot)]
+        walking = steps
+        if spec.manoeuvre != CONSTANT:
+            command = in_time(command, skill, spec.terrain, robot)
+            walking = STEPS_TO_PASS
+        track = spec.terrain, spec.level, command, rng, robot, walking
+        passage, command = skill.draw_passage(*track)
+        rng.random(out=units[k])
+        schedule = None
+        if spec.manoeuvre != CONSTANT:
+            walk = passage is not None, command, robot
+            schedule = draw_schedule(spec.manoeuvre, skill, *walk, spec.seed)
+        begun.append(_Begun(spec, rng, chance, passage, command, schedule))
+    return begun, units
+
+
+def _draw_later(
+    begun: _Begun, start: np.ndarray, push: np.ndarray, push_chance: float, steps: int
+) -> tuple[int, int, np.ndarray, np.ndarray]:
+    """The tile's variant, the step of the push, and noise on observations and actions.
+
+    Writes uniform numbers in [0, 1) of start (21,) and push (2,).
+    """
+    rng = begun.rng
+    low, high = HELD_OUT_VARIANTS if begun.spec.held_out else TRAIN_VARIANTS
+    variant = int(rng.integers(low, high))
+    rng.random(out=start)
+    push_step = _push_step(rng, begun.spec.seed, begun.chance, push_chance)
+    rng.random(out=push)
+    noise = rng.random((steps + 1, NOISE_DIM), dtype=np.float32)
+    noise *= 2
+    noise -= 1
+    return variant, push_step, noise, _action_noise(rng, begun.spec.action_noise, steps)
 
 
 def _push_step(rng: np.random.Generator, seed: int, chance: float, threshold: float) -> int:
@@ -176,13 +261,15 @@ def _push_step(rng: np.random.Generator, seed: int, chance: float, threshold: fl
     return step if step >= 0 else int(np.random.default_rng([_PUSHES, seed]).integers(*PUSH_STEPS))
 
 
-def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
-    """(steps, 12) float32 first-order autoregressive noise of unit variance."""
+def _action_noise(rng: np.random.Generator, deviation: float, steps: int) -> np.ndarray:
+    """(steps, 12) float32 first-order autoregressive noise; the last draw of an episode."""
+    if not deviation:
+        return np.zeros((steps, N_JOINTS), np.float32)
     noise = rng.standard_normal((steps, N_JOINTS), dtype=np.float32)
     correlation = np.float32(ACTION_NOISE_CORRELATION)
     noise[1:] *= np.sqrt(1 - correlation * correlation)
     _accumulate(noise, correlation)
-    return noise
+    return deviation * noise
 
 
 @compiled

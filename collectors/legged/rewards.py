@@ -23,7 +23,13 @@ from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.robots.kinematics import C, RobotBatch
 from gaitforge.collectors.rotations import heading_angle, wrapped
 from gaitforge.collectors.scenarios.skills import N_SIGNALS, S
-from gaitforge.collectors.scenarios.terrains import TerrainBatch, cell_height
+from gaitforge.collectors.scenarios.terrains import (
+    ALL_ROWS,
+    Ground,
+    Rows,
+    TerrainBatch,
+    cell_height,
+)
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.common.errors import names_allowed
 from gaitforge.common.kernels import compiled, elementwise
@@ -56,6 +62,12 @@ class Geometry:
     yaw: np.ndarray
     heading: np.ndarray
 
+    @classmethod
+    def empty(cls, rows: int) -> Self:
+        """Arrays without values."""
+        widths = ((N_SCAN,), (), (2,), (3,), (3,), (3,), (), (2,))
+        return cls(*(np.empty((rows, *width)) for width in widths))
+
     @property
     def lin_vel_heading(self) -> np.ndarray:
         """(N, 2) m/s along the heading and to its left."""
@@ -67,12 +79,11 @@ class Geometry:
         return self.velocity_heading[:, 2]
 
     @classmethod
-    def of(cls, state: PhysicsState, terrain: TerrainBatch) -> Self:
-        """The geometry of N robots, each on its own tile."""
+    def of(cls, state: PhysicsState, terrain: TerrainBatch, rows: Rows = ALL_ROWS) -> Self:
+        """The geometry of N robots, which are these rows of the terrain's."""
         velocities = state.base_lin_vel_world, state.base_ang_vel_body
         gravity, in_body, along, yaw, heading = _turn_velocities(state.base_quat, *velocities)
-        tiles = terrain.heights, terrain.period_m, terrain.resolution_m
-        scan, sums = _scan_ground(*tiles, state.base_pos, heading)
+        scan, sums = _scan_ground(*terrain.under(rows), state.base_pos, heading)
         height = state.base_pos[:, 2] - sums[:, 0] / FOOTPRINT.sum()
         slope = sums[:, 1:] / _FOOT_SQUARES
         return cls(scan, height, slope, gravity, in_body, along, yaw, heading)
@@ -98,9 +109,20 @@ def heights_above(
     points: np.ndarray, state: PhysicsState, geometry: Geometry, terrain: TerrainBatch
 ) -> np.ndarray:
     """(N, K) heights of the trunks above the ground at points (K, 2) of their heading frames, m."""
-    tiles = terrain.heights, terrain.period_m, terrain.resolution_m
-    ground = _ground(*tiles, state.base_pos, geometry.heading, np.ascontiguousarray(points))
-    return state.base_pos[:, 2:3] - ground
+    return state.base_pos[:, 2:3] - ground_at(
+        terrain.under(ALL_ROWS), state.base_pos, geometry.heading, points
+    )
+
+
+def ground_at(
+    ground: Ground, base_pos: np.ndarray, heading: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """(N, K) world heights of the ground at points (K, 2) of heading frames, m.
+
+    Args:
+        base_pos: (N, 2 or 3) m; heading: (N, 2) cosine and sine.
+    """
+    return _ground(*ground, base_pos, heading, np.ascontiguousarray(points))
 
 
 @compiled
@@ -125,6 +147,7 @@ def on_track(
 @compiled
 def _scan_ground(
     tiles: np.ndarray,
+    slot: np.ndarray,
     period: np.ndarray,
     resolution: np.ndarray,
     base_pos: np.ndarray,
@@ -143,7 +166,7 @@ def _scan_ground(
             ahead, left = SCAN_POINTS[k]
             x = c * ahead - s * left + base_pos[i, 0]
             y = s * ahead + c * left + base_pos[i, 1]
-            scan[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
+            scan[i, k] = cell_height(tiles[slot[i]], x, y, period[i], resolution[i])
             if FOOTPRINT[k]:
                 sums[i, 0] += scan[i, k]
                 sums[i, 1] += scan[i, k] * ahead
@@ -154,6 +177,7 @@ def _scan_ground(
 @compiled
 def _ground(
     tiles: np.ndarray,
+    slot: np.ndarray,
     period: np.ndarray,
     resolution: np.ndarray,
     base_pos: np.ndarray,
@@ -167,7 +191,7 @@ def _ground(
         for k in range(len(points)):
             x = c * points[k, 0] - s * points[k, 1] + base_pos[i, 0]
             y = s * points[k, 0] + c * points[k, 1] + base_pos[i, 1]
-            ground[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
+            ground[i, k] = cell_height(tiles[slot[i]], x, y, period[i], resolution[i])
     return ground
 
 

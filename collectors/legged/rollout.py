@@ -95,21 +95,22 @@ class _Slots:
         self._waiting = iter(specs)
         self.running = np.zeros(env.num_robots, dtype=bool)
 
-    def fill(self, ids: np.ndarray) -> None:
-        """Start waiting episodes on free robots; robots without one idle."""
+    def fill(self, ids: np.ndarray) -> np.ndarray:
+        """Start waiting episodes on free robots; returns these. Robots without one idle."""
         self.running[ids] = False
         if self._env.physics.fixed_world:
             ids = np.arange(0 if self.running.any() else len(self.running))
         pairs = list(zip(ids.tolist(), self._waiting, strict=False)) if len(ids) else []
+        started = np.array([index for index, _ in pairs], dtype=np.int64)
         if not pairs:
-            return
-        started = np.array([index for index, _ in pairs])
+            return started
         specs = [spec for _, spec in pairs]
         self._env.reset(started, specs)
         self._policy.reset(started)
         if self._driver is not None:
             self._driver.reset(started, specs)
         self.running[started] = True
+        return started
 
 
 def run_episodes(
@@ -157,8 +158,7 @@ def run_episodes(
                 fell = bool(transition.terminated[index])
                 yield _result(env, index, returns[index], fell, recorder, observation)
             returns[ended] = 0.0
-            slots.fill(ended)
-            observation = env.observe()
+            observation = env.observe(slots.fill(ended))
 
 
 class _Recorder:
@@ -223,7 +223,7 @@ def _result(
         draws=draws,
         length=length,
         episode_return=float(episode_return),
-        success=env.success(index, terminated),
+        success=env.success(index, terminated, track),
         terminated=terminated,
         vel_x_error_ms=track.vel_x_error(),
         torque_nm=track.values[:, S.TORQUE].copy(),

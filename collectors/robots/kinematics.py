@@ -278,6 +278,10 @@ class RobotBatch:
     def __len__(self) -> int:
         return len(self.robots)
 
+    def of(self, rows: slice) -> "RobotBatch":
+        """The robots of some rows."""
+        return self if len(self) == 1 else RobotBatch(*self.robots[rows])
+
     def __getitem__(self, row: int) -> RobotCard:
         """The robot of a row."""
         return self.robots[row % len(self.robots)]

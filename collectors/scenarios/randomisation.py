@@ -4,7 +4,7 @@ Distributions of randomised quantities are read as they are written in plans.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, floor, isfinite, log
@@ -276,26 +276,24 @@ class Randomisation:
         The standard ones come from `rng`, which is left in the same state whatever was changed;
         each of the others from the seed and its name, so that new quantities change no old one.
         """
-        units = rng.random(N_STANDARD)
-        low, high, whole, special_draws = self._table(robot)
-        values = low.copy()
-        standard = slice(N_STANDARD)
-        span = high[standard] - low[standard]
-        whole_values = np.floor(low[standard] + units * (span + 1.0))
-        values[standard] = np.where(whole, whole_values, low[standard] + units * span)
-        for index, distribution in special_draws:
-            draw = DRAWS[index]
-            if index < N_STANDARD:
-                unit = float(units[index])
-            else:
-                unit = np.random.default_rng([_FURTHER, seed, crc32(draw.name.encode())]).random()
-            values[index] = distribution.at(unit, draw.quantity.whole)
-        return values
+        return self.values(rng.random((1, N_STANDARD)), [seed], [robot])[0]
 
-    def _table(self, robot: RobotCard) -> "_Table":
+    def values(
+        self, units: np.ndarray, seeds: Sequence[int], robots: Sequence[RobotCard]
+    ) -> np.ndarray:
+        """(K, N_DRAWS) draws of K episodes, each with a seed and a robot; see `draw`.
+
+        Args:
+            units: (K, N_STANDARD) uniform numbers in [0, 1) for the standard draws.
+        """
         if not any(distribution.shares for distribution in self.changed.values()):
-            return self._table_of_all
-        return _table([self._of(draw, robot) for draw in DRAWS])
+            return _values(self._table_of_all, units, seeds)
+        values = np.empty((len(seeds), N_DRAWS))
+        for robot in {id(robot): robot for robot in robots}.values():
+            rows = [k for k, other in enumerate(robots) if other is robot]
+            table = _table([self._of(draw, robot) for draw in DRAWS])
+            values[rows] = _values(table, units[rows], [seeds[k] for k in rows])
+        return values
 
     @cached_property
     def _table_of_all(self) -> "_Table":
@@ -310,6 +308,24 @@ class Randomisation:
 _Table = tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, Distribution]]]
 """Low and high ends (N_DRAWS,), which standard draws are whole, and the draws that are neither
 fixed nor standard and uniform."""
+
+
+def _values(table: _Table, units: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
+    low, high, whole, special_draws = table
+    values = np.tile(low, (len(seeds), 1))
+    first = low[:N_STANDARD]
+    span = high[:N_STANDARD] - first
+    whole_values = np.floor(first + units * (span + 1.0))
+    values[:, :N_STANDARD] = np.where(whole, whole_values, first + units * span)
+    for index, distribution in special_draws:
+        draw = DRAWS[index]
+        for k, seed in enumerate(seeds):
+            if index < N_STANDARD:
+                unit = float(units[k, index])
+            else:
+                unit = np.random.default_rng([_FURTHER, seed, crc32(draw.name.encode())]).random()
+            values[k, index] = distribution.at(unit, draw.quantity.whole)
+    return values
 
 
 def _table(distributions: list[Distribution]) -> _Table:

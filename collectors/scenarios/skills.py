@@ -15,6 +15,7 @@ from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from math import acos
 
 import numpy as np
@@ -152,13 +153,25 @@ class Skill:
 
         speed_scale: shrinks the speed towards the low end of its range (training curriculum).
         """
-        ranges = NEUTRAL | self.ranges
-        command = np.array([rng.uniform(*ranges[c]) for c in C])
+        return self.draw_unscaled(rng, speed_scale) * command_scale(robot)
+
+    def draw_unscaled(self, rng: np.random.Generator, speed_scale: float = 1.0) -> np.ndarray:
+        """As `draw_command`, in Aliengo's size."""
+        low, span = self._spans
+        # The numbers of `rng.uniform`, in one call.
+        command = low + span * rng.random(len(low))
         for c in self.mirrored:
             command[c] *= rng.choice([-1.0, 1.0])
-        low = ranges[C.VEL_X][0]
-        command[C.VEL_X] = low + speed_scale * (command[C.VEL_X] - low)
-        return command * command_scale(robot)
+        slowest = low[C.VEL_X]
+        command[C.VEL_X] = slowest + speed_scale * (command[C.VEL_X] - slowest)
+        return command
+
+    @cached_property
+    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """(16,) each: low ends of the commands' ranges, and widths."""
+        ranges = NEUTRAL | self.ranges
+        low, high = np.array([ranges[c] for c in C]).T
+        return low, high - low
 
     def draw_passage(
         self,

@@ -12,7 +12,7 @@ says how wide or high it is at every level.
 from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import cos, sin
 
 import numpy as np
@@ -24,6 +24,11 @@ from gaitforge.common.errors import names_allowed
 from gaitforge.common.kernels import compiled
 
 # Terrains.
+Rows = slice | np.ndarray
+"""Some of N rows."""
+ALL_ROWS = slice(None)
+Ground = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""See `TerrainBatch.under`."""
 N_LEVELS = 10
 GRID = 120
 """Cells a side of every height field: all compiled models have one size."""
@@ -46,6 +51,13 @@ class TerrainTile:
     def extent_m(self) -> float:
         """Half the side of the map with its margin."""
         return self.resolution_m * GRID / 2
+
+    @cached_property
+    def scaled(self) -> tuple[float, float, np.ndarray]:
+        """Lowest height and relief (at least 0.01) in m, and heights from 0 to 1 of it, flat."""
+        low = float(self.heights.min())
+        relief = max(float(self.heights.max()) - low, 0.01)
+        return low, relief, ((self.heights - low) / relief).ravel()
 
 
 def difficulty(level: int) -> float:
@@ -198,19 +210,45 @@ def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
 
 
 class TerrainBatch:
-    """Tiles under N robots: heights (N, (GRID + 1)^2) float32, period_m and resolution_m (N,)."""
+    """Tiles under N robots; robots on one tile share its heights, which then stay in the cache.
+
+    Attributes:
+        heights: (N, (GRID + 1)^2) float32, m; slot: (N,) its row of each robot.
+        period_m, resolution_m: (N,) of each robot's tile.
+    """
 
     def __init__(self, num_robots: int):
         side = GRID + 1
         self.heights = np.zeros((num_robots, side * side), dtype=np.float32)
+        self.slot = np.zeros(num_robots, dtype=np.int64)
         self.resolution_m = np.ones(num_robots)
         self.period_m = np.ones(num_robots)
+        self._tiles: list[TerrainTile | None] = [None] * num_robots
+        self._slots: dict[int, int] = {}
+        self._users = np.zeros(num_robots, dtype=np.int64)
+        self._users[0] = num_robots
+        self._free = list(range(num_robots - 1, 0, -1))
 
     def set(self, index: int, tile: TerrainTile) -> None:
         """Put a tile under robot `index`."""
-        self.heights[index] = tile.heights.ravel()
+        before = int(self.slot[index])
+        self._users[before] -= 1
+        if not self._users[before]:
+            self._slots.pop(id(self._tiles[before]), None)
+            self._free.append(before)
+        slot = self._slots.get(id(tile))
+        if slot is None:
+            slot = self._slots[id(tile)] = self._free.pop()
+            self._tiles[slot] = tile  # a tile that is kept keeps its id
+            self.heights[slot] = tile.heights.ravel()
+        self._users[slot] += 1
+        self.slot[index] = slot
         self.resolution_m[index] = tile.resolution_m
         self.period_m[index] = tile.period_m
+
+    def under(self, rows: Rows) -> Ground:
+        """Arguments of compiled functions: the tiles, and slot, period and resolution of rows."""
+        return self.heights, self.slot[rows], self.period_m[rows], self.resolution_m[rows]
 
 
 def tile_heights(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
@@ -255,6 +293,8 @@ _BAR_THICKNESS_M = 0.6
 _WALL_HEIGHT_M = 0.5
 _WALL_DEPTH_BELOW_M = 0.2
 _WALL_HALF_THICKNESS_M = 0.05
+_ACROSS_M = np.linspace(-0.3, 0.3, 5)
+"""Points of the ground across the track, on whose mean height a barrier stands."""
 
 STEER_SIDE_PER_S = 3.0
 STEER_TURN_PER_S = 2.0
@@ -346,16 +386,18 @@ def place_barriers(
     """The boxes of a passage whose track starts at `origin` (2,) m and runs along `yaw` rad."""
     if passage is None:
         return []
-    along = np.linspace(passage.start_m, passage.end_m, 5)
-    across = np.linspace(-0.3, 0.3, 5)
-    grid = np.stack(np.meshgrid(along, across), axis=-1).reshape(-1, 2)
-    ground = float(tile_heights(tile, to_world(grid, origin, yaw)).mean())
+    grid = np.empty((len(_ACROSS_M), len(_ACROSS_M), 2))
+    grid[..., 0] = np.linspace(passage.start_m, passage.end_m, len(_ACROSS_M))
+    grid[..., 1] = _ACROSS_M[:, None]
+    ground = float(tile_heights(tile, to_world(grid.reshape(-1, 2), origin, yaw)).mean())
     middle = passage.start_m + passage.depth_m / 2
     half_depth = passage.depth_m / 2
+    c, s = cos(yaw), sin(yaw)
+    x, y = origin.tolist()
 
     def box(across_m: float, half_width: float, low: float, high: float) -> Barrier:
-        x, y = to_world(np.array([[middle, across_m]]), origin, yaw)[0]
-        centre = (float(x), float(y), ground + (low + high) / 2)
+        place = c * middle - s * across_m + x, s * middle + c * across_m + y
+        centre = (*place, ground + (low + high) / 2)
         return Barrier(centre, (half_depth, half_width, (high - low) / 2), yaw)
 
     if passage.kind == "bar":

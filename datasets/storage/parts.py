@@ -2,30 +2,31 @@
 
 A part is a Zarr v3 group with one sharded array per field. An array has inner chunks of about
 `CHUNK_BYTES` and shards of `SHARD_STEPS` rows. Inner codecs: rows transposed to the last axis (a
-channel's samples are adjacent), byte shuffle and zstd through Blosc, CRC32C. A chunk of 1 MiB and
-its decoded copy fit into a core's cache.
+channel's samples are adjacent), byte shuffle and lz4 through Blosc, CRC32C.
 
-Codecs measured on collected episodes with observation noise (102 float32 or 408 bytes per step, one
-core):
+Codecs with byte shuffle, measured on collected episodes with observation noise (83 float32 or 332
+bytes per step). The times are of compressing, and of decoding into rows, in CPU time on a busy
+machine, the codecs in turns:
 
-    =========================  ==========  ==========  ===========
-    codec                      bytes/step  write       read
-    =========================  ==========  ==========  ===========
-    zstd 5, byte shuffle       270         115 MB/s    2.7 GB/s
-    zstd 3, byte shuffle       272         265 MB/s    2.2 GB/s
-    zstd 3, bit shuffle        274         270 MB/s    1.9 GB/s
-    lz4 5, byte shuffle        288         1,570 MB/s  5.9 GB/s
-    zstd 5, not transposed     288         50 MB/s     1.6 GB/s
-    zstd 9, byte shuffle       261         3 MB/s      1.2 GB/s
-    =========================  ==========  ==========  ===========
+    ======================  ==========  ===============  ==============
+    codec                   bytes/step  write a step     read a step
+    ======================  ==========  ===============  ==============
+    zstd 3                  216         1.63 µs          0.26 µs
+    zstd 1                  225         0.86 µs          0.40 µs
+    lz4 9                   227         0.35 µs          0.14 µs
+    lz4 5                   230         0.32 µs          0.14 µs
+    lz4hc 1                 224         0.83 µs          0.14 µs
+    lz4hc 3                 222         5.13 µs          0.14 µs
+    zstd 3, not transposed  236         3.67 µs          0.25 µs
+    lz4 9, not transposed   253         0.55 µs          0.09 µs
+    ======================  ==========  ===============  ==============
 
-Most of the rest is the entropy of the noise. zstd 3 halves the writing time of zstd 5 for 0.4 %
-more bytes.
+Most of the rest is the entropy of the noise. Stores were written by zstd 3 before.
 
-The reader of rows decodes only the codec chain that is written here, about four times as fast as
-the zarr package. It is also stricter: an absent shard or chunk is an error instead of a fill value,
-and recorded sizes and the CRC32C of the shard index and of every chunk are checked. The files are
-plain Zarr v3 all the same.
+The reader of rows decodes only the chain of codecs that is written here, with any compressor of
+Blosc, in a fifth of the zarr package's CPU time. It is also stricter: an absent shard or chunk is
+an error instead of a fill value, and recorded sizes and the CRC32C of the shard index and of every
+chunk are checked. The files are plain Zarr v3 all the same.
 """
 
 import hashlib
@@ -51,6 +52,8 @@ from gaitforge.datasets.schema import Field, Schema
 # The reader of rows.
 CHUNK_BYTES = 1 << 20
 """Most bytes of an inner chunk of several rows."""
+LINE_BYTES = 64
+"""A line of a processor's cache."""
 CRC_BYTES = 4
 INDEX_ENTRY_BYTES = 16
 ABSENT = 2**64 - 1
@@ -128,7 +131,9 @@ class ArrayReader:
         self._shard = self._descriptor = self._chunk = -1
         self._index: list[list[int]] = []
         self._decoded = np.empty((*layout.row_shape, layout.chunk_rows), layout.dtype)
-        self._decoded_rows = np.moveaxis(self._decoded, -1, 0)
+        lines = -(-layout.chunk_rows * layout.dtype.itemsize // LINE_BYTES) | 1
+        spaced_rows = lines * LINE_BYTES // layout.dtype.itemsize
+        self._spaced = np.empty((*layout.row_shape, spaced_rows), layout.dtype)
         self._stored = np.empty(0, np.uint8)
 
     def __enter__(self) -> "ArrayReader":
@@ -151,9 +156,23 @@ class ArrayReader:
                 chunk, low = divmod(start, size)
                 count = min(size - low, end - start)
                 self._decode(chunk)
-                out[filled : filled + count] = self._decoded_rows[low : low + count]
+                self._transpose(low, out[filled : filled + count])
                 filled += count
                 start += count
+
+    def _transpose(self, first: int, out: np.ndarray) -> None:
+        """Copy the decoded chunk's rows from `first` on into `out`.
+
+        Channels are first copied to an odd number of cache lines each. In a chunk they begin a
+        power of two of bytes apart, so the values of a row share a few sets of the cache and evict
+        each other: reading them there takes five times as long as both copies.
+        """
+        channels = self._decoded[..., first : first + len(out)]
+        if channels.ndim > 1:
+            spaced = self._spaced[..., : len(out)]
+            spaced[...] = channels
+            channels = spaced
+        out[...] = np.moveaxis(channels, -1, 0)
 
     def _decode(self, chunk: int) -> None:
         if chunk == self._chunk:
@@ -346,7 +365,7 @@ def write_arrays(
         itemsize = array.dtype.itemsize
         shard = shard_rows(field, rows)
         rows_last = (*range(1, array.ndim), 0)
-        blosc_codec = BloscCodec(typesize=itemsize, cname="zstd", clevel=3, shuffle="shuffle")
+        blosc_codec = BloscCodec(typesize=itemsize, cname="lz4", clevel=9, shuffle="shuffle")
         stored = group.create_array(
             name,
             shape=array.shape,

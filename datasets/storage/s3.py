@@ -42,6 +42,7 @@ from gaitforge.common.errors import (
     failures,
     missing_package,
 )
+from gaitforge.common.extensions import extension, extension_names
 from gaitforge.common.files import cache_folder, is_hidden, join_inside, temporary_file, visible
 from gaitforge.datasets.catalog.catalog import Catalog, PartRecord
 from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
@@ -61,6 +62,9 @@ from gaitforge.datasets.storage.store import PartStore
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
+_STORE_SCHEME = "store_scheme"
+"""Kind of extensions: a URL's scheme -> a class like `Bucket`, which may be read only."""
+
 _PROBE = ".conditional-write"
 """An object that is created twice; hidden, so that it is no data if it stays."""
 
@@ -77,18 +81,29 @@ class Listed:
 
 
 def is_bucket_url(address: object) -> bool:
-    """Whether an address is s3://bucket/prefix, not a local path; DatasetError for another URL."""
+    """Whether an address is s3://bucket/prefix, or of a scheme of an installed package.
+
+    DatasetError for another URL.
+    """
     scheme = _SCHEME.match(str(address))
-    if scheme is not None and scheme[1] != "s3":
+    if scheme is not None and scheme[1] != "s3" and extension(_STORE_SCHEME, scheme[1]) is None:
+        others = "".join(f", {name}://" for name in extension_names(_STORE_SCHEME))
         raise DatasetError(
-            f"a store cannot be at {scheme[1]}://; allowed: a folder, or s3://bucket/prefix"
+            f"a store cannot be at {scheme[1]}://; allowed: a folder, or s3://bucket/prefix{others}"
         )
     return scheme is not None
 
 
+def bucket_at(url: str) -> "Bucket":
+    """The objects at an address for which `is_bucket_url` holds."""
+    scheme = _SCHEME.match(url)
+    added = extension(_STORE_SCHEME, scheme[1]) if scheme is not None else None
+    return Bucket(url) if added is None else added.load()(url)
+
+
 def local_folder(address: object) -> Path:
     """A store's folder, or that of the mirror of a store on object storage."""
-    return Bucket(str(address)).mirror if is_bucket_url(address) else Path(str(address))
+    return bucket_at(str(address)).mirror if is_bucket_url(address) else Path(str(address))
 
 
 class Bucket:
@@ -242,7 +257,7 @@ class BucketStore(PartStore):
         `cache` is the folder of the mirror, by default below the user's cache folder.
         DatasetError for another schema, or a storage that fails or ignores conditions on writes.
         """
-        bucket = Bucket(str(path))
+        bucket = bucket_at(str(path))
         record = RootRecord(schema, plain_plan(plan))
         if bucket.read(ROOT_FILE) is None:
             _write_root(bucket, record)
@@ -255,7 +270,7 @@ class BucketStore(PartStore):
         cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
     ) -> Self:
         """Open the store at the URL `path`; as `PartStore.open`, and `cache` as in `create`."""
-        bucket = Bucket(str(path))
+        bucket = bucket_at(str(path))
         mirror = cache or bucket.mirror
         for key in _ROOT_FILES:
             content = bucket.read(key)

@@ -421,7 +421,8 @@ def gather(
     first = windows.offset[:, None] - before
     rows = steps.episode_row[windows.episode][:, None] + first + step
     padding = len(next(iter(steps.columns.values()))) - 1
-    flat = np.where(real, rows, padding).reshape(-1)
+    np.putmask(rows, ~real, padding)
+    flat = rows.reshape(-1)
     for name, column in steps.columns.items():
         if name in batch:
             _take(column, flat, batch[name].reshape(len(flat), column.shape[1]))
@@ -430,10 +431,11 @@ def gather(
         previous[first[:, 0] == 0, 0] = padding
         column = steps.columns[ACTION]
         _take(column, previous.reshape(-1), batch[LAST_ACTION].reshape(len(flat), column.shape[1]))
-    following = np.where(real, rows + 1, padding).reshape(-1)
-    for name, of in FOLLOWING.items():
-        if name in batch and name not in steps.columns:
-            column = steps.columns[of]
+    derived = [name for name in FOLLOWING if name in batch and name not in steps.columns]
+    if derived:
+        following = np.where(real, rows + 1, padding).reshape(-1)
+        for name in derived:
+            column = steps.columns[FOLLOWING[name]]
             _take(column, following, batch[name].reshape(len(flat), column.shape[1]))
     if prefix_len:
         real &= step >= before

@@ -9,7 +9,7 @@ tell the same.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import comb, inf, isfinite
 from typing import Any, ClassVar
 
@@ -158,8 +158,9 @@ def chance(ahead: Sequence[float], behind: Sequence[float]) -> float:
     # The runs' total is the same in every split, so a higher sum is a higher difference of means.
     least = runs[:size].sum() - 1e-9 * np.abs(runs).sum()
     if comb(len(runs), size) <= _MOST_SPLITS:
-        splits = combinations(range(len(runs)), size)  # the one seen is among them
-        return float(np.mean([runs[list(split)].sum() >= least for split in splits]))
+        chosen = chain.from_iterable(combinations(range(len(runs)), size))
+        splits = np.fromiter(chosen, np.intp).reshape(-1, size)  # the one seen is among them
+        return float(np.mean(runs[splits].sum(axis=1) >= least))
     rng = np.random.default_rng(0)
     drawn = (rng.permutation(runs)[:size].sum() for _ in range(_MOST_SPLITS))
     hits = sum(float(total) >= least for total in drawn)

@@ -1,7 +1,8 @@
-"""`gaitforge publish`."""
+"""`gaitforge publish`, `get` and `manifest`."""
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,10 +10,21 @@ from tempfile import TemporaryDirectory
 from gaitforge import datasets
 from gaitforge.common.errors import amount
 from gaitforge.common.files import files_under
-from gaitforge.pipeline.cli.parsing.options import JSON, STORE, flag, option
+from gaitforge.flows.progress import begun_later
+from gaitforge.pipeline.cli.parsing.options import (
+    CELL_FIELDS,
+    CELLS,
+    JSON,
+    SELECTION,
+    STORE,
+    TAG,
+    WHERE,
+    flag,
+    option,
+)
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.values import uses
-from gaitforge.pipeline.cli.store import applied, drawing
+from gaitforge.pipeline.cli.parsing.values import store_address, uses
+from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
 from gaitforge.pipeline.cli.transfer import ACTIONS, export_with_progress
 from gaitforge.pipeline.terminal import TerminalReporter, show_one
 
@@ -40,7 +52,9 @@ def _publish(arguments: argparse.Namespace) -> None:
     from gaitforge.datasets.formats.protocol import README
     from gaitforge.datasets.storage.integrity import store_files
     from gaitforge.pipeline.report.card import write_readme
+    from gaitforge.plugins.exchange.entries import CROISSANT
     from gaitforge.plugins.exchange.publishing import hub_repository, push_files
+    from gaitforge.plugins.exchange.web.manifest import MANIFEST, manifest_text
 
     draw = drawing(arguments)
     repository = hub_repository(arguments.url)
@@ -54,6 +68,9 @@ def _publish(arguments: argparse.Namespace) -> None:
                 store = applied(store, Path(temporary, store.path.name), reporter)
                 selection = store.select()
             files = store_files(store)
+            listing = Path(temporary, MANIFEST)
+            listing.write_text(manifest_text(files))
+            files[MANIFEST] = listing
         else:
             actions = {"actions": arguments.actions or ""}
             export_with_progress("lerobot", selection, folder, actions, reporter)
@@ -61,6 +78,8 @@ def _publish(arguments: argparse.Namespace) -> None:
         card = Path(temporary, "card")
         reporter.say("card: statistics and pictures")
         files |= write_readme(selection, card, repository, files.get(README), draw)
+        if arguments.format != "zarr":
+            files.pop(CROISSANT.file)  # it describes a store's files
         size = sum(path.stat().st_size for path in files.values())
         reporter.say(f"push: {amount(len(files), 'file')}, {size / 1e6:,.1f} MB, to {repository}")
         message = f"{amount(len(selection), 'episode')} by gaitforge"
@@ -74,3 +93,43 @@ def _publish(arguments: argparse.Namespace) -> None:
         )
         counts = {"files": len(files), "bytes": size, "hash": store.info().hash}
     show_one({"repository": repository, "commit": url, **counts}, arguments.json)
+
+
+@command(
+    "gaitforge get hf://datasets/owner/legged --where \"terrain = 'stairs'\" stairs.zarr",
+    option("store", "address of a store: hf://, https://, s3:// or a folder", store_address),
+    option("out", "the new store's folder", Path),
+    CELLS,
+    WHERE,
+    SELECTION,
+    TAG,
+    JSON,
+)
+def get(arguments: argparse.Namespace) -> Callable[[], None]:
+    """Copy the selected episodes of a store, which may lie on a server, into a local store."""
+    uses(arguments, "store", "out", "where", "selection", "tag", "json", *CELL_FIELDS.values())
+    return partial(_get, arguments)
+
+
+def _get(arguments: argparse.Namespace) -> None:
+    from gaitforge.plugins.exchange.web.get import get_selection
+
+    store = datasets.open_store(arguments.store, tag=arguments.tag)
+    selection = chosen_episodes(store, arguments)
+    with begun_later(TerminalReporter(), "get") as begin:
+        copied = get_selection(selection, arguments.out, begin)
+    show_one(asdict(copied), arguments.json)
+
+
+@command("gaitforge manifest data/legged.zarr", STORE, JSON)
+def manifest(arguments: argparse.Namespace) -> Callable[[], None]:
+    """Write the list of a store's files into it, by which it is read from a web server."""
+    uses(arguments, "store", "json")
+    return partial(_manifest, arguments)
+
+
+def _manifest(arguments: argparse.Namespace) -> None:
+    from gaitforge.plugins.exchange.web.manifest import write_manifest
+
+    path = write_manifest(datasets.open_store(arguments.store))
+    show_one({"manifest": str(path), "bytes": path.stat().st_size}, arguments.json)

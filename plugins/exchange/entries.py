@@ -2,6 +2,7 @@
 
 from gaitforge.datasets.formats import FormatEntry
 from gaitforge.pipeline.cli.parsing.entries import CommandEntry
+from gaitforge.pipeline.report.added_pages import CardPage
 
 _HERE = "gaitforge.plugins.exchange"
 
@@ -31,4 +32,17 @@ PUBLISH = CommandEntry(
     "push a store with its card to the Hugging Face Hub, in one commit",
     f"{_HERE}.commands:publish",
     group="exchange with other projects",
+)
+GET = CommandEntry(
+    "copy selected episodes of a store on a server into a local store",
+    f"{_HERE}.commands:get",
+    group="exchange with other projects",
+)
+MANIFEST = CommandEntry(
+    "write the list of files by which a store is read from a web server",
+    f"{_HERE}.commands:manifest",
+    group="exchange with other projects",
+)
+CROISSANT = CardPage(
+    "croissant.json", "for machines (Croissant)", f"{_HERE}.croissant:croissant_text"
 )

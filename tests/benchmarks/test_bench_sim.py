@@ -57,5 +57,9 @@ def test_a_small_run_measures_all_of_it(
     assert list(record["stages"]) == list(STAGES)
     assert all(share > 0 for share in record["stages"].values())
     assert sum(record["stages"].values()) == pytest.approx(1.0)
-    (bar,) = record["bars"]
+    (task,) = record["task"]
+    assert task["robots"] == task["resets"] == 4
+    assert min(task["step_us_1_thread"], task["step_us_2_threads"], task["reset_ms"]) > 0
+    bar, *of_task = record["bars"]
+    assert len(of_task) == 2
     assert bar["met"] == (collected["ratio"] >= 0.90)

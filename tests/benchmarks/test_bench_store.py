@@ -47,6 +47,8 @@ def test_every_figure_is_there_and_positive(records: dict[str, Any]) -> None:
     assert 0 < records["write_share"] < 1
     assert set(records["floor"]) == {"memcpy", "gather"}
     assert records["ratio_to_gather"]["gather"] == 1.0
+    assert records["cpu_ratio_to_gather"]["gather"] == 1.0
+    assert records["cpu_ratio_to_gather"].keys() == records["ratio_to_gather"].keys()
 
 
 def test_poses_take_bytes(records: dict[str, Any]) -> None:

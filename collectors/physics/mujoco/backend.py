@@ -31,12 +31,15 @@ from gaitforge.collectors.scenarios.randomisation import (
     PAYLOAD_AT,
     check_draws,
     drawn_gains,
+    nominal_draws,
 )
 from gaitforge.collectors.timing import DECIMATION, SUBSTEP_S
 from gaitforge.common.kernels import compiled
 
 # State on the host.
 _OF_FIELDS = [(i, draw.quantity) for i, draw in enumerate(DRAWS) if draw.quantity.field]
+_FIELD_DRAWS = np.array([index for index, _ in _OF_FIELDS])
+_NOMINAL_FIELDS = nominal_draws()[_FIELD_DRAWS]
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,6 @@ def _write_draws(
 ) -> None:
     """Write draws (N_DRAWS,), relative to the nominal model; RobotError if they are impossible."""
     trunk = places.trunk
-    feet = places.feet
-    joints = places.joints
     check_draws(robot, float(nominal.body_mass[trunk]), draws)
     mass = nominal.body_mass[trunk] + draws[DRAW_INDEX["base_mass_offset_kg"]]
     model.body_mass[trunk] = mass
@@ -79,16 +80,22 @@ def _write_draws(
     model.body_iquat[trunk] = nominal.body_iquat[trunk]
     if draws[DRAW_INDEX["payload_kg"]] > 0:
         _load(model, trunk, draws[DRAW_INDEX["payload_kg"]], draws[PAYLOAD_AT])
-    model.geom_friction[feet, 0] = draws[DRAW_INDEX["friction"]]
+    model.geom_friction[places.feet, 0] = draws[DRAW_INDEX["friction"]]
     model.opt.gravity[2] = -draws[DRAW_INDEX["gravity_ms2"]]
     kp, kd = drawn_gains(robot, draws)
     model.actuator_gainprm[:, 0] = kp
     model.actuator_biasprm[:, 1] = -kp
     model.actuator_biasprm[:, 2] = -kd
+
+
+def _write_fields(
+    model: mujoco.MjModel, nominal: mujoco.MjModel, places: _Places, draws: np.ndarray
+) -> None:
+    """Write the draws (N_DRAWS,) of whole fields of the model."""
     for index, quantity in _OF_FIELDS:
         assert quantity.field is not None
         name, whose, how = quantity.field
-        rows = (joints, 0) if whose == "joints" else (feet, 0)
+        rows = (places.joints, 0) if whose == "joints" else (places.feet, 0)
         rows = rows if getattr(nominal, name).ndim > 1 else rows[0]
         value = getattr(nominal, name)[rows]
         getattr(model, name)[rows] = (
@@ -234,13 +241,19 @@ class HostBackend(PhysicsBackend):
             if id(nominal) not in known:
                 known[id(nominal)] = _Places.of(nominal, robot)
         self._places = [known[id(nominal)] for nominal in nominals]
+        self._varied: set[int] = set()  # ids of models whose fields are not nominal
 
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         model = self._models[index]
         data = self._scratch
         places = self._places[index]
-        _write_draws(model, self._nominals[index], self._robots[index], places, start.draws)
+        nominal = self._nominals[index]
+        _write_draws(model, nominal, self._robots[index], places, start.draws)
+        varies = bool((start.draws[_FIELD_DRAWS] != _NOMINAL_FIELDS).any())
+        if varies or id(model) in self._varied:
+            _write_fields(model, nominal, places, start.draws)
+            (self._varied.add if varies else self._varied.discard)(id(model))
         write_tile(model, start.tile)
         write_barriers(model, start.barriers)
         # Derived constants last: they depend on masses and on where the ground is.

@@ -237,10 +237,9 @@ def build_model(robot: RobotCard) -> mujoco.MjModel:
 
 def write_tile(model: mujoco.MjModel, tile: TerrainTile) -> None:
     """Write a tile into the height field: data from 0 to 1, scaled by `hfield_size[2]`."""
-    low = float(tile.heights.min())
-    relief = max(float(tile.heights.max()) - low, 0.01)
+    low, relief, heights = tile.scaled
     model.hfield_size[0, :3] = tile.extent_m, tile.extent_m, relief
-    model.hfield_data[:] = ((tile.heights - low) / relief).ravel()
+    model.hfield_data[:] = heights
     model.geom_pos[model.geom(GROUND).id, 2] = low
 
 

@@ -25,7 +25,7 @@ from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
 from gaitforge.datasets.layout import IMPORTS
 from gaitforge.datasets.selection import EpisodeSelection, load_selection
-from gaitforge.datasets.storage.s3 import Bucket, is_bucket_url, local_folder
+from gaitforge.datasets.storage.s3 import bucket_at, is_bucket_url, local_folder
 
 _DIGITS = 16
 _DIGEST_BYTES = 32
@@ -68,7 +68,7 @@ class ImportedSource:
         """Raise DatasetError if the store imported another content of this source."""
         folder = f"{IMPORTS}/{self.place}"
         if is_bucket_url(address):
-            records = [key.rpartition("/")[2] for key in Bucket(str(address)).list(f"{folder}/")]
+            records = [key.rpartition("/")[2] for key in bucket_at(str(address)).list(f"{folder}/")]
         else:
             records = [path.name for path in Path(address, folder).glob("*.json")]
         if records and self._file not in records:
@@ -148,7 +148,7 @@ def _metadata_key(tag: str, format_name: str) -> str:
 
 def _read(address: str, key: str) -> bytes | None:
     if is_bucket_url(address):
-        return Bucket(address).read(key)
+        return bucket_at(address).read(key)
     path = Path(address, key)
     return path.read_bytes() if path.is_file() else None
 
@@ -156,7 +156,7 @@ def _read(address: str, key: str) -> bytes | None:
 def _create(address: str | os.PathLike[str], key: str, body: bytes) -> None:
     """Write a file or object of a store, unless it exists."""
     if is_bucket_url(address):
-        Bucket(str(address)).create(key, body)
+        bucket_at(str(address)).create(key, body)
         return
     path = Path(address, key)
     with disk_failures(f"cannot write to store {address}"):

@@ -57,7 +57,7 @@ from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_se
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import array_digest
-from gaitforge.datasets.storage.s3 import Bucket, is_bucket_url, local_folder, push_store
+from gaitforge.datasets.storage.s3 import bucket_at, is_bucket_url, local_folder, push_store
 
 # Staging folders.
 STORE = "store"
@@ -285,7 +285,7 @@ def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | No
         path = Path(address)
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return None
-    elif Bucket(str(address)).read(ROOT_FILE) is None:
+    elif bucket_at(str(address)).read(ROOT_FILE) is None:
         return None
     store = open_store(address)
     if store.schema == importer.schema:

@@ -206,7 +206,7 @@ def _isaacgym_python(text: str) -> str:
     return program
 
 
-STORE = option("store", "folder, or s3://bucket/prefix", store_address)
+STORE = option("store", "folder or URL, as s3://bucket/prefix", store_address)
 JSON = option("--json", "print JSON instead of a table", action="store_true")
 MIX_VERSIONS = option(
     "--mix-versions",

@@ -10,6 +10,7 @@ reads an option where it uses it, and nowhere else.
 
 import argparse
 import csv
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -112,8 +113,8 @@ whole = Number(Range(0))
 
 
 def store_address(text: str) -> Path | str:
-    """A store's folder, or `s3://bucket/prefix`."""
-    return text if text.startswith("s3:/") else Path(text)
+    """A store's folder, or the text of a URL, as `s3://bucket/prefix`."""
+    return text if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) else Path(text)
 
 
 def simulator(text: str) -> str:

@@ -99,7 +99,7 @@ def test_the_hash_of_own_code_covers_what_it_imports_and_nothing_else(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(name: str, text: str) -> None:
-        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(text)
 
     write("whole/__init__.py", "")
@@ -129,6 +129,9 @@ def test_the_hash_of_own_code_covers_what_it_imports_and_nothing_else(
     assert module_version("gymnasium_of_mine") != module_version("unrelated")
     assert module_version("gymnasium")[0].isdigit()
     assert (code_hash(["os.path"]), code_hash(["numpy"]), code_hash(["nowhere"])) == ("", "", "")
+    write("other/site-packages/theirs.py", "")  # another environment's, which is on the path
+    monkeypatch.syspath_prepend(str(here / "other" / "site-packages"))
+    assert code_hash(["theirs"]) == ""
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -425,6 +425,20 @@ def test_an_own_length_and_reward_are_those_of_every_episode() -> None:
         assert total.max() == pytest.approx(6.0 * 1.5, rel=0.15)
 
 
+def test_the_last_step_of_an_episode_has_its_reward() -> None:
+    """Also of an episode that ends in a fall, or in the time limit."""
+    scope = TrainingScope.of(("flat",), ("stand",), blind=True)
+    scope = replace(scope, episode_steps=30, rewards=rewards_of({"alive": 2.0}))
+    with closing(ExpertTask([ROBOT], 8, 1, 0, scope=scope)) as task:
+        ended = []
+        for step in range(90):
+            actions = torch.full((8, N_JOINTS), 6.0 if step > 45 else 0.0)
+            _, reward, done, extras = task.step(actions)
+            np.testing.assert_allclose(reward, 2.0 * CONTROL_DT_S, rtol=1e-6)
+            ended += extras["time_outs"][done > 0].tolist()
+        assert {0.0, 1.0} <= set(ended), "falls and ends of the time"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

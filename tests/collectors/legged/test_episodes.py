@@ -15,9 +15,12 @@ from gaitforge.collectors.legged.episodes import (
     TRAIN_VARIANTS,
     EpisodeDraws,
     draw_episode,
+    draw_episodes,
 )
 from gaitforge.collectors.legged.observations import NOISE_DIM
+from gaitforge.collectors.robots.kinematics import NEUTRAL, C, command_scale
 from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.randomisation import DEFAULT
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.timing import EPISODE_STEPS
 from tests.collectors.making import ROBOT, spec
@@ -38,6 +41,39 @@ def assert_same(first: EpisodeDraws, second: EpisodeDraws) -> None:
 def test_the_same_spec_draws_the_same_episode(seed: int, skill: str, noise: float) -> None:
     episode = spec(seed=seed, skill=skill, action_noise=noise)
     assert_same(draw_episode(episode, ROBOT), draw_episode(episode, ROBOT))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.sampled_from(sorted(SKILLS)))))
+def test_episodes_that_are_drawn_together_are_those_drawn_alone(
+    chosen: list[tuple[int, str]],
+) -> None:
+    specs = [spec(seed=seed, skill=skill, action_noise=0.1) for seed, skill in chosen]
+    together = draw_episodes(specs, [ROBOT] * len(specs))
+    for episode, draws in zip(specs, together, strict=True):
+        assert_same(draws, draw_episode(episode, ROBOT))
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_the_numbers_of_an_episode_are_those_of_single_draws(seed: int) -> None:
+    draws = drawn(seed=seed)
+    rng = np.random.default_rng(seed)
+    chance = rng.random()
+    ranges = NEUTRAL | SKILLS["run"].ranges
+    command = np.array([rng.uniform(*ranges[c]) for c in C]) * command_scale(ROBOT)
+    np.testing.assert_array_equal(draws.command, command)
+    np.testing.assert_array_equal(draws.draws, DEFAULT.draw(rng, seed, ROBOT))
+    assert draws.terrain_variant == rng.integers(*TRAIN_VARIANTS)
+    assert draws.yaw == rng.uniform(-np.pi, np.pi)
+    for values, half in (
+        (draws.offset_xy, 0.3),
+        (draws.base_vel, 0.1),
+        (draws.joint_offset, 0.1),
+    ):
+        np.testing.assert_array_equal(values, [rng.uniform(-half, half) for _ in values])
+    assert draws.push_step == (rng.integers(*PUSH_STEPS) if chance < 0.5 else -1)
+    np.testing.assert_array_equal(draws.push_velocity, rng.uniform(-0.5, 0.5, 2))
+    noise = rng.random((EPISODE_STEPS + 1, NOISE_DIM), dtype=np.float32) * 2 - 1
+    np.testing.assert_array_equal(draws.observation_noise, noise)
 
 
 def test_other_seeds_draw_other_episodes() -> None:

@@ -1,4 +1,4 @@
-"""Steps an environment of mjlab, records it into a store, and collects with MuJoCo, in one process.
+"""Steps and records an environment of mjlab, imports it, and collects with MuJoCo, in one process.
 
 python beside_mjlab.py FOLDER    prints, as JSON, what the stores hold
 """
@@ -17,6 +17,7 @@ import torch
 from mjlab.envs import ManagerBasedRlEnv
 from mjlab.tasks.registry import load_env_cfg
 
+import gaitforge
 from gaitforge.datasets import open_store
 from gaitforge.pipeline.cli.main import main
 
@@ -31,29 +32,40 @@ def command(*words: object) -> None:
     assert main([*map(str, words), "--json"]) == 0, words
 
 
-def stepped() -> dict[str, np.ndarray]:
-    """Observations, actions and rewards (robot, step, ...) of a task under random actions."""
+def stepped(store: Path) -> dict[str, np.ndarray]:
+    """Observations, actions and rewards (robot, step, ...) of a task under random actions.
+
+    They are recorded into a store, too.
+    """
     config = load_env_cfg(TASK)
     config.scene.num_envs = ROBOTS
     environment = ManagerBasedRlEnv(cfg=config, device="cpu")
     width = environment.action_manager.total_action_dim
     generator = torch.Generator().manual_seed(0)
-    observed, _ = environment.reset(seed=0)
     steps: dict[str, list[torch.Tensor]] = {"obs": [], "actions": [], "rewards": []}
-    for _ in range(STEPS):
-        action = 0.3 * torch.randn(ROBOTS, width, generator=generator)
-        steps["obs"].append(next(iter(observed.values())).clone())
-        steps["actions"].append(action)
-        observed, reward, *_ = environment.step(action)
-        steps["rewards"].append(reward.clone())
+    draws = {"robot_number": np.arange(ROBOTS)}
+    with gaitforge.record(store, environment, draws=draws, part_steps=30):
+        observed, _ = environment.reset(seed=0)
+        for _ in range(STEPS):
+            action = 0.3 * torch.randn(ROBOTS, width, generator=generator)
+            steps["obs"].append(observed["actor"].clone())
+            steps["actions"].append(action)
+            observed, reward, *_ = environment.step(action)
+            steps["rewards"].append(reward.clone())
     environment.close()
     return {name: torch.stack(rows, 1).numpy() for name, rows in steps.items()}
+
+
+def in_order(rows: np.ndarray) -> np.ndarray:
+    """Rows (T, ...) sorted by their values: recorded episodes have the order of their ends."""
+    flat = rows.reshape(len(rows), -1)
+    return flat[np.lexsort(flat.T)]
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     store, run = folder / "mjlab.zarr", folder / "mlp"
-    recorded = stepped()
+    recorded = stepped(folder / "recorded.zarr")
     with h5py.File(folder / "demos.hdf5", "w") as file:
         for robot in range(ROBOTS):
             demo = file.create_group(f"data/demo_{robot}")
@@ -65,9 +77,15 @@ if __name__ == "__main__":
     command("train", store, "--model", "mlp", "--out", run, *size)
     command("collect", folder / "legged.zarr", *(f"--set=grid.{text}" for text in TINY))
     rows = recorded["obs"].reshape(ROBOTS * STEPS, -1)
+    read = open_store(folder / "recorded.zarr").select().read
     packages = ("mjlab", "mujoco", "rsl-rl-lib", "torch", "numpy")
     seen = {
         "same": bool(np.array_equal(open_store(store).select().read("obs"), rows)),
+        "recorded": all(
+            np.array_equal(in_order(read(name)), in_order(recorded[key].reshape(len(rows), -1)))
+            for name, key in (("obs", "obs"), ("action", "actions"), ("reward", "rewards"))
+        ),
+        "seconds": open_store(folder / "recorded.zarr").schema.control_dt_s,
         "moved": float(np.abs(np.diff(recorded["obs"], axis=1)).max()),
         "collected": len(open_store(folder / "legged.zarr").select()),
         "versions": {name: version(name) for name in packages},

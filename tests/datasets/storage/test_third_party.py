@@ -8,6 +8,8 @@ import pytest
 import tensorstore
 import xarray
 import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gaitforge.datasets import Field, Schema, Store, open_store
 from gaitforge.datasets.storage.parts import SHARD_STEPS
@@ -57,6 +59,23 @@ def test_zarr_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> None:
         assert isinstance(array, zarr.Array)
         np.testing.assert_array_equal(np.asarray(array[:]), values)
         assert array.attrs["units"] == {"obs": "rad", "foot": "m"}.get(name, "1")
+
+
+@settings(max_examples=25)
+@given(bounds=st.lists(st.integers(0, sum(LENGTHS)), min_size=2, max_size=6, unique=True))
+def test_our_reader_gives_any_rows_as_written(
+    bounds: list[int], stored: tuple[Path, dict[str, Any]]
+) -> None:
+    folder, written = stored
+    store = open_store(folder.parents[1])
+    ends = sorted(bounds[: len(bounds) // 2 * 2])
+    runs = list(zip(ends[::2], ends[1::2], strict=True))
+    for name in store.schema.names("step"):
+        expected = np.concatenate([written[name][start:stop] for start, stop in runs])
+        read = np.empty_like(expected)
+        with store.array_reader(store.catalog(), folder.name, name) as reader:
+            reader.read_runs(runs, read)
+        assert read.tobytes() == expected.tobytes()
 
 
 def test_xarray_opens_a_part_as_a_dataset(stored: tuple[Path, dict[str, Any]]) -> None:

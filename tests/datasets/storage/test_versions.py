@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr.codecs
 
 from gaitforge.datasets import (
     DatasetError,
@@ -45,6 +46,26 @@ def test_another_version_is_refused_with_one_line(tmp_path: Path, version: objec
     ) as raised:
         open_store(store.path)
     assert "\n" not in str(raised.value)
+
+
+def test_a_store_of_the_former_codec_is_read_as_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = small_store(tmp_path / "new", SMALL_PARTS)
+
+    blosc = zarr.codecs.BloscCodec
+
+    def former(**options: Any) -> zarr.codecs.BloscCodec:
+        return blosc(**options | {"cname": "zstd", "clevel": 3})
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zarr.codecs.BloscCodec", former)
+        old = small_store(tmp_path / "old", SMALL_PARTS)
+    array = "parts/part-000/obs/zarr.json"
+    codecs = [b"zstd" in (store.path / array).read_bytes() for store in (old, new)]
+    assert codecs == [True, False]
+    assert old.verify() == new.verify() == []
+    assert observed(open_store(old.path)) == observed(open_store(new.path))
 
 
 @pytest.mark.parametrize("change", [{"plan": 3}, {"schema": 3}, {"sha256": None}])

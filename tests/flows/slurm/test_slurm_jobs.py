@@ -280,7 +280,7 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(
     assert "#SBATCH --array=0-2%2\n" in shown, "two parts per task, one on each CPU"
     assert "#SBATCH --account=lab\n" in shown
     # 5 parts of 300 episodes of 192 steps.
-    assert "at most 288,000 steps, about 0.06 GB and 0.0 CPU hours (219 bytes a step" in shown
+    assert "at most 288,000 steps, about 0.07 GB and 0.0 CPU hours (230 bytes a step" in shown
     assert "docs/results/collection.md" in shown
     assert len(shown.splitlines()) < 60
     assert list(tmp_path.iterdir()) == []

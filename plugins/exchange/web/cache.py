@@ -1,0 +1,82 @@
+"""The bound of what mirrors of remote stores keep on disk: the objects of arrays.
+
+The oldest are removed first. Small files stay: a store is opened from them without its server.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gaitforge.common.errors import DatasetError
+from gaitforge.common.files import cache_folder
+from gaitforge.datasets.layout import PARTS
+
+CACHE = "GAITFORGE_CACHE"
+"""Variable: the folder of mirrors (default: gaitforge's folder in the user's cache)."""
+CACHE_GB = "GAITFORGE_CACHE_GB"
+"""Variable: the most GB of arrays in that folder (default: 50)."""
+_DEFAULT_GB = 50.0
+_IN_USE_S = 600.0
+"""Objects that were fetched less long ago stay: a reader may be about to read them."""
+
+
+def mirrors_folder() -> Path:
+    """The folder of all mirrors."""
+    chosen = os.environ.get(CACHE)
+    return Path(chosen) if chosen else cache_folder()
+
+
+def most_bytes() -> float:
+    """The bound; DatasetError for a variable that is no number."""
+    text = os.environ.get(CACHE_GB) or str(_DEFAULT_GB)
+    try:
+        return float(text) * 1e9
+    except ValueError:
+        raise DatasetError(f"{CACHE_GB}={text!r:.40} is no number of GB") from None
+
+
+class CacheBound:
+    """Counts what this process fetches, and removes old objects where it is too much."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes: float | None = None
+
+    def fetched(self, size: int) -> None:
+        """Count an object that is about to be kept, and make room for it."""
+        with self._lock:
+            if self._bytes is None:
+                self._bytes = sum(path.stat().st_size for path in _objects())
+            self._bytes += size
+            if self._bytes > most_bytes():
+                self._bytes = _remove_oldest(most_bytes() - size)
+
+
+def _objects() -> Iterator[Path]:
+    """The objects of arrays in all mirrors."""
+    yield from (path for path in mirrors_folder().glob(f"*/{PARTS}/*/**/*") if path.is_file())
+
+
+def _remove_oldest(wanted: float) -> float:
+    """Remove objects until at most `wanted` bytes are left, if that can be; returns the bytes."""
+    found = []
+    for path in _objects():
+        try:
+            state = path.stat()
+        except FileNotFoundError:
+            continue
+        found.append((state.st_mtime, state.st_size, path))
+    left = float(sum(size for _, size, _ in found))
+    until = time.time() - _IN_USE_S
+    for modified, size, path in sorted(found):
+        if left <= wanted or modified > until:
+            break
+        path.unlink(missing_ok=True)
+        left -= size
+    return left
+
+
+BOUND = CacheBound()
+"""Of this process."""
