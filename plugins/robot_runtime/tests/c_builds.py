@@ -28,7 +28,11 @@ ROWS = Path(__file__).with_name("rows.c")
 
 def needs(*commands: str) -> None:
     """Skip the test where one of these programs is not installed."""
-    packages = {"cc": "gcc", "g++": "g++", "qemu-aarch64": "qemu-user"}
+    packages = {
+        "cc": "gcc",
+        "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        "qemu-aarch64": "qemu-user",
+    }
     for command in commands:
         if shutil.which(command) is None:
             pytest.skip(f"needs {command}: apt-get install {packages.get(command, command)}")

@@ -247,6 +247,8 @@ def test_too_little_motion_and_refused_rows(libraries: dict[str, Library]) -> No
     assert check.add(state, replace(log, time_s=log.time_s - 9), 500) == -1
     assert bytes(state) == before, "a refused row changes nothing"
     assert check.add(state, log, 500) == 0
+    later = replace(log, time_s=log.time_s + 1.8e9)  # seconds since 1970
+    assert CODES[check.check(later).code] == "ok"
 
 
 def test_sanitizers_and_the_program(tmp_path: Path) -> None:
