@@ -159,8 +159,8 @@ while (running) {
 _CHECK = """
 ## Check the sensors
 
-Order, signs, units and zeros, before a motor moves: `robot_check.h` says how. CMake builds a program
-of it, or
+Order, signs, units and zeros, before a motor moves: `robot_check.h` says how. CMake builds its
+program, or
 
 ```
 cc -std=c99 -O2 robot_check.c robot_check_main.c -lm -o robot_check && ./robot_check < tilted.csv

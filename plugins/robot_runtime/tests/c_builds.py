@@ -22,7 +22,7 @@ from gaitforge.plugins.robot_runtime.c_code.policy_code import source
 from tests.learners.control.exporting import FACTS
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
-SANITIZED = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 ROWS = Path(__file__).with_name("rows.c")
 
 
