@@ -54,8 +54,15 @@ NAMES = load_robot("aliengo").joint_names
 
 # Right logs.
 @pytest.mark.parametrize("robot", ROBOTS)
-@pytest.mark.parametrize("rate", [50.0, 500.0])
-@pytest.mark.parametrize("amplitude", [0.1, 0.3])
+@pytest.mark.parametrize(
+    ("rate", "amplitude"),
+    [
+        (50.0, 0.1),
+        (50.0, 0.3),
+        pytest.param(500.0, 0.1, marks=pytest.mark.slow),
+        pytest.param(500.0, 0.3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_right_log_is_ok(robot: str, rate: float, amplitude: float) -> None:
     card = load_robot(robot)
     tilting = Tilting(rate_hz=rate, pitch=amplitude, roll=amplitude, slope=np.radians(15))
@@ -167,7 +174,14 @@ def test_what_never_changes_is_named() -> None:
 
 
 # Physics.
-@pytest.mark.parametrize("robot", ["aliengo", "go2", "a1", "anymal_c", "spot"])
+@pytest.mark.parametrize(
+    "robot",
+    [
+        "go2",
+        "spot",
+        *(pytest.param(robot, marks=pytest.mark.slow) for robot in ("aliengo", "a1", "anymal_c")),
+    ],
+)
 def test_a_stand_in_mujoco_is_right_until_a_fault_is_put_in(robot: str) -> None:
     """Feet that roll, soft legs that sag, a hand: no fault; orders and conventions are named."""
     card = load_robot(robot)
