@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.learners.control.control import step_program
 from gaitforge.learners.export.description import RobotFacts
 from gaitforge.learners.export.export import TOLERANCE, PolicyExport, WrittenFiles
 from gaitforge.plugins.robot_runtime.c_code.compiling import compiler, run_main
 from gaitforge.plugins.robot_runtime.c_code.policy_code import PolicyCode, source
-from gaitforge.plugins.robot_runtime.c_code.robots import robot_declarations, robot_defines
+from gaitforge.plugins.robot_runtime.c_code.robots import (
+    card_of,
+    robot_declarations,
+    robot_defines,
+)
 from gaitforge.plugins.robot_runtime.c_code.tables import (
     comment,
     defines,
@@ -53,7 +56,7 @@ def write_c(export: PolicyExport, _: None) -> WrittenFiles:
         MAIN: source(MAIN),
         "CMakeLists.txt": source("CMakeLists.txt"),
     }
-    check, notes = _sensor_check(code)
+    check, notes = _sensor_check(code, export)
     texts["README.md"] = _readme(code, export.metadata, bool(check))
     contents = {name: text.encode() for name, text in texts.items()} | {BLOB: code.blob}
     if compiler() is None:
@@ -62,15 +65,15 @@ def write_c(export: PolicyExport, _: None) -> WrittenFiles:
     return WrittenFiles(contents | check, run_main(contents), notes)
 
 
-def _sensor_check(code: PolicyCode) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def _sensor_check(
+    code: PolicyCode, export: PolicyExport
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """The check of the robot's sensors in C, and notes; nothing for a policy of no legged robot."""
     if code.facts is None or not code.is_legged:
         return {}, ()
     try:
-        robot = load_robot(code.facts.robot)
+        robot = card_of(export)
     except ValueError:
-        robot = None
-    if robot is None or robot.joint_names != code.facts.joint_names:
         return {}, (f"C: no card of {code.facts.robot} is here, so there is no robot_check.c",)
     pose = np.array(code.facts.default_joint_pos_rad)
     return robot_check_files(replace(robot, default_joint_pos_rad=pose)), ()

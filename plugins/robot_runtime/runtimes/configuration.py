@@ -52,8 +52,11 @@ def described_robot(control: Any) -> RobotFacts:
     """
     if control is None:
         raise ValueError("the policy is of no known robot")
+    damaged = ValueError("the robot in policy.json is damaged; export the policy again")
     try:
-        entries = {name: tuple(v) if isinstance(v, list) else v for name, v in control.items()}
+        entries: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in control.items()
+        }
         facts = RobotFacts(**entries, observation={}, command=())
         by_joint = np.array([entries[name] for name in _BY_JOINT], np.float64)
         single = np.array([entries[name] for name in _SINGLE], np.float64)
@@ -61,9 +64,9 @@ def described_robot(control: Any) -> RobotFacts:
         sound &= bool(np.isfinite(by_joint).all() and single.ndim == 1 and (single >= 0).all())
         sound &= set(facts.motor_names) in (set(), set(facts.joint_names))
     except (AttributeError, KeyError, TypeError, ValueError):
-        sound = False
+        raise damaged from None
     if not sound:
-        raise ValueError("the robot in policy.json is damaged; export the policy again")
+        raise damaged
     return facts
 
 

@@ -46,10 +46,10 @@ class _Policy:
         """Of the joints."""
         return self.facts.joint_names
 
-    def by_motor(self, values: Sequence[Any] | np.ndarray) -> np.ndarray:
+    def by_motor(self, values: np.ndarray) -> np.ndarray:
         """Values by joint in the motors' order."""
         assert self.order is not None
-        return np.array(self.order.by_motor(values))
+        return values[list(self.order.joint_of_motor)]
 
 
 def check_config(path: Path, facts: RobotFacts) -> Report:
