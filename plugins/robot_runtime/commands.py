@@ -64,7 +64,7 @@ def _check(
         facts = described_robot(read_description(export).get("control"))
     reports: dict[str, Report] = {}
     if config is not None:
-        from gaitforge.plugins.robot_runtime.sensors.configs import check_config
+        from gaitforge.plugins.robot_runtime.runtimes.configs import check_config
 
         reports["config"] = check_config(config, facts)
     if log is not None:

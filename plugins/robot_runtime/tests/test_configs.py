@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.robots.robot import load_robot
-from gaitforge.plugins.robot_runtime.runtimes.configuration import (
-    described_robot,
-    target_limits,
-)
-from gaitforge.plugins.robot_runtime.sensors.configs import (
+from gaitforge.plugins.robot_runtime.runtimes.configs import (
     DEPLOY_TERMS,
     RL_SAR_TERMS,
     check_config,
+)
+from gaitforge.plugins.robot_runtime.runtimes.configuration import (
+    described_robot,
+    target_limits,
 )
 
 yaml = pytest.importorskip("yaml", reason="PyYAML: install the extra robots")

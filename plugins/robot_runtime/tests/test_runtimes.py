@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.policy_formats import policy_format, policy_runtime
 from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.plugins.robot_runtime.runtimes.configs import check_config
 from gaitforge.plugins.robot_runtime.runtimes.configuration import described_robot, yaml_text
 from gaitforge.plugins.robot_runtime.runtimes.stateless import StatelessOptions, fixed_command
-from gaitforge.plugins.robot_runtime.sensors.configs import check_config
 from gaitforge.plugins.robot_runtime.tests.robots import UNEVEN, Walk, export_folder, small_export
 from tests.learners.making import CONTEXT, Seen
 
