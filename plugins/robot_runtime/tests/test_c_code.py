@@ -133,8 +133,7 @@ def test_every_mask_of_the_body_transformer_acts_as_the_product(
 def test_modes_of_the_past_are_the_products(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = small(kind, **SPECTRAL)
-    assert_acts_as_the_product(policy, tmp_path, monkeypatch, sanitized=kind == "bot")
+    assert_acts_as_the_product(small(kind, **SPECTRAL), tmp_path, monkeypatch)
 
 
 def test_all_that_surrounds_a_network_is_as_in_the_product(

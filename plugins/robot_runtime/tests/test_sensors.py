@@ -176,11 +176,7 @@ def test_what_never_changes_is_named() -> None:
 # Physics.
 @pytest.mark.parametrize(
     "robot",
-    [
-        "go2",
-        "spot",
-        *(pytest.param(robot, marks=pytest.mark.slow) for robot in ("aliengo", "a1", "anymal_c")),
-    ],
+    [pytest.param(robot, marks=[] if robot == "go2" else pytest.mark.slow) for robot in ROBOTS],
 )
 def test_a_stand_in_mujoco_is_right_until_a_fault_is_put_in(robot: str) -> None:
     """Feet that roll, soft legs that sag, a hand: no fault; orders and conventions are named."""
