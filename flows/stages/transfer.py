@@ -215,7 +215,7 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
         "dataset_hash": card.get("dataset_hash", ""),
         "exported_by": provenance(),
     }
-    return export_policy(policy, card, facts, dst, plan.options, source, note)
+    return export_policy(policy, card, facts, dst, plan.options, source, note, robot)
 
 
 def _manoeuvres(trained: Mapping[str, Any]) -> Sequence[str]:

@@ -290,12 +290,14 @@ class PolicyExport:
         facts: the robot and its control loop; None for a policy of no known robot.
         module: the policy's step as a pure function of tensors.
         metadata: the description, without files and known answers.
+        robot: its card, for formats that need its kinematics; None if it is not here.
     """
 
     policy: PolicyNetwork
     facts: RobotFacts | None
     module: PolicyStep
     metadata: Mapping[str, Any]
+    robot: Any = None
 
     @cached_property
     def answers(self) -> KnownAnswers:
@@ -348,11 +350,13 @@ def export_policy(
     options: PolicyExportOptions | None = None,
     source: Mapping[str, Any] | None = None,
     note: str = "",
+    robot: Any = None,
 ) -> ExportResult:
     """Write a policy's files into the new folder `dst`, all or none.
 
     `card` is the checkpoint's, `facts` None for a policy of no known robot, `source` says in JSON
-    values where the policy comes from, `note` in words what the description lacks. Raises
+    values where the policy comes from, `note` in words what the description lacks; `robot` as in
+    `PolicyExport`. Raises
     ValueError if packages are missing, the policy does not fit the robot, an exported program
     differs from the policy, or `dst` holds something else.
     """
@@ -366,7 +370,7 @@ def export_policy(
     done = _already_there(dst, metadata)
     if done is not None:
         return replace(done, note=note)
-    export = PolicyExport(policy.eval(), facts, module, metadata)
+    export = PolicyExport(policy.eval(), facts, module, metadata, robot)
     contents, errors, notes = _contents(export, options)
     _write_folder(dst, contents)
     sizes = {name: len(content) for name, content in contents.items()}

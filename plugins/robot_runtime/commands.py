@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gaitforge.collectors.robots.robot import RobotCard, load_robot
+from gaitforge.common.errors import failures
 from gaitforge.pipeline.cli.parsing.options import JSON, needs, option
 from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.terminal import show_one
 
 if TYPE_CHECKING:
+    from gaitforge.learners.export.description import RobotFacts
     from gaitforge.plugins.robot_runtime.sensors.findings import Report
 
 FROM_STDIN = "-"
@@ -56,17 +58,17 @@ def _check(
 ) -> int:
     """Check a log, a configuration or both, and print what is found; the exit code."""
     from gaitforge.learners.export.onnx_policy import read_description
+    from gaitforge.plugins.robot_runtime.runtimes.configuration import described_robot
 
-    control = read_description(export)["control"]
-    if control is None:
-        raise ValueError(f"{export}: the policy is of no known robot")
+    with failures(str(export), ValueError, error=ValueError):
+        facts = described_robot(read_description(export).get("control"))
     reports: dict[str, Report] = {}
     if config is not None:
-        from gaitforge.plugins.robot_runtime.sensors.configs import check_config
+        from gaitforge.plugins.robot_runtime.runtimes.configs import check_config
 
-        reports["config"] = check_config(config, control)
+        reports["config"] = check_config(config, facts)
     if log is not None:
-        reports["log"] = _checked_log(log, _robot(control, robot))
+        reports["log"] = _checked_log(log, _robot(facts, robot))
     ok = all(report.ok for report in reports.values())
     if as_json:
         shown = {name: report.to_json() for name, report in reports.items()}
@@ -77,15 +79,14 @@ def _check(
     return 0 if ok else 1
 
 
-def _robot(control: dict[str, Any], robot: str | None) -> RobotCard:
+def _robot(facts: "RobotFacts", robot: str | None) -> RobotCard:
     """The robot with the policy's default pose; ValueError if it has other joints."""
-    card = load_robot(robot or control["robot"])
-    if list(control["joint_names"]) != list(card.joint_names):
+    card = load_robot(robot or facts.robot)
+    if facts.joint_names != card.joint_names:
         raise ValueError(
             f"the policy's joints are not those of {card.name}: {', '.join(card.joint_names)}"
         )
-    pose = np.array(control["default_joint_pos_rad"], dtype=np.float64)
-    return replace(card, default_joint_pos_rad=pose)
+    return replace(card, default_joint_pos_rad=np.array(facts.default_joint_pos_rad))
 
 
 def _checked_log(log: str, robot: RobotCard) -> "Report":

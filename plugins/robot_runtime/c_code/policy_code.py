@@ -27,6 +27,7 @@ from gaitforge.plugins.robot_runtime.c_code.robots import robot_tables
 from gaitforge.plugins.robot_runtime.c_code.tables import (
     defines,
     double_literal,
+    filled,
     float_literal,
     table,
 )
@@ -133,7 +134,8 @@ class PolicyCode:
         names = ["layers.c", *self.network.sources, "act.c"]
         names += ["robot.c"] if self.facts is not None else []
         functions = [source(name) for name in (*names, "check.c")]
-        return "\n".join([source("arithmetic.c"), self._tables(), *functions])
+        arithmetic = filled(source("arithmetic.c"), {"PRODUCT": source("product.c")})
+        return "\n".join([arithmetic, self._tables(), *functions])
 
     def weights_source(self) -> str:
         """policy_weights.c."""

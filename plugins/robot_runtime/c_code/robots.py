@@ -4,7 +4,9 @@ import numpy as np
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.robots.kinematics import RAMP_RATES, RAMPED, C
+from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from gaitforge.learners.export.description import RobotFacts
+from gaitforge.learners.export.export import PolicyExport
 from gaitforge.plugins.robot_runtime.c_code.tables import (
     comment,
     defines,
@@ -50,6 +52,26 @@ def robot_tables(facts: RobotFacts, legged: bool) -> str:
         # The first rate is a number of the command itself.
         parts.append(table("float", "ramp_rates", [0.0, *RAMP_RATES]))
     return "\n".join(parts)
+
+
+def card_of(export: PolicyExport) -> RobotCard:
+    """The card of an export's robot: the one that it was exported with, or a shipped one.
+
+    Raises:
+        ValueError: a policy of no known robot, or a robot whose card is not here.
+    """
+    facts = facts_of(export)
+    robot = export.robot or load_robot(facts.robot)
+    if robot.joint_names != facts.joint_names:
+        raise ValueError(f"the export is of {facts.robot}, but {robot.name} has other joints")
+    return robot
+
+
+def facts_of(export: PolicyExport) -> RobotFacts:
+    """The export's robot; ValueError for a policy of no known robot."""
+    if export.facts is None:
+        raise ValueError("a robot's runtime needs a robot's card; --robot names it")
+    return export.facts
 
 
 def motor_places(facts: RobotFacts) -> list[int]:

@@ -5,7 +5,7 @@ reaches the C code unchanged: a file cannot bring code of its own.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -72,3 +72,10 @@ def defines(sizes: dict[str, object]) -> str:
         if value is not None and value is not False
     ]
     return "\n".join(lines) + "\n"
+
+
+def filled(template: str, holes: Mapping[str, str]) -> str:
+    """A template with texts in place of @NAME@."""
+    for name, text in holes.items():
+        template = template.replace(f"@{name}@", text)
+    return template

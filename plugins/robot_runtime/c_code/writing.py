@@ -1,18 +1,25 @@
 """The format `c`: a policy as C99 files that need nothing but a compiler."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from gaitforge.collectors.robots.robot import load_robot
+import numpy as np
+
 from gaitforge.learners.control.control import step_program
 from gaitforge.learners.export.description import RobotFacts
 from gaitforge.learners.export.export import TOLERANCE, PolicyExport, WrittenFiles
 from gaitforge.plugins.robot_runtime.c_code.compiling import compiler, run_main
 from gaitforge.plugins.robot_runtime.c_code.policy_code import PolicyCode, source
-from gaitforge.plugins.robot_runtime.c_code.robots import robot_declarations, robot_defines
+from gaitforge.plugins.robot_runtime.c_code.robots import (
+    card_of,
+    robot_declarations,
+    robot_defines,
+)
 from gaitforge.plugins.robot_runtime.c_code.tables import (
     comment,
     defines,
+    filled,
     float_literal,
     identifier,
 )
@@ -48,27 +55,28 @@ def write_c(export: PolicyExport, _: None) -> WrittenFiles:
         WEIGHTS: code.weights_source(),
         MAIN: source(MAIN),
         "CMakeLists.txt": source("CMakeLists.txt"),
-        "README.md": _readme(code, export.metadata),
     }
+    check, notes = _sensor_check(code, export)
+    texts["README.md"] = _readme(code, export.metadata, bool(check))
     contents = {name: text.encode() for name, text in texts.items()} | {BLOB: code.blob}
-    check, notes = _sensor_check(code)
     if compiler() is None:
         notes += ("C: no compiler cc is here, so the code was not run; run policy_main before use",)
         return WrittenFiles(contents | check, None, notes)
     return WrittenFiles(contents | check, run_main(contents), notes)
 
 
-def _sensor_check(code: PolicyCode) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def _sensor_check(
+    code: PolicyCode, export: PolicyExport
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """The check of the robot's sensors in C, and notes; nothing for a policy of no legged robot."""
     if code.facts is None or not code.is_legged:
         return {}, ()
     try:
-        robot = load_robot(code.facts.robot)
+        robot = card_of(export)
     except ValueError:
-        robot = None
-    if robot is None or robot.joint_names != code.facts.joint_names:
         return {}, (f"C: no card of {code.facts.robot} is here, so there is no robot_check.c",)
-    return robot_check_files(robot), ()
+    pose = np.array(code.facts.default_joint_pos_rad)
+    return robot_check_files(replace(robot, default_joint_pos_rad=pose)), ()
 
 
 def _header(code: PolicyCode, metadata: Mapping[str, Any]) -> str:
@@ -89,14 +97,7 @@ def _header(code: PolicyCode, metadata: Mapping[str, Any]) -> str:
         "LIMIT_NOTE": " within +-POLICY_ACTION_LIMIT" if facts is not None else "",
         "ROBOT": robot,
     }
-    return _filled(source(HEADER), holes)
-
-
-def _filled(template: str, holes: Mapping[str, str]) -> str:
-    """A template with texts in place of @NAME@."""
-    for name, text in holes.items():
-        template = template.replace(f"@{name}@", text)
-    return template
+    return filled(source(HEADER), holes)
 
 
 def _title(metadata: Mapping[str, Any], facts: RobotFacts | None) -> str:
@@ -158,19 +159,32 @@ while (running) {
 }"""
 
 
-def _readme(code: PolicyCode, metadata: Mapping[str, Any]) -> str:
+_CHECK = """
+## Check the sensors
+
+Order, signs, units and zeros, before a motor moves: `robot_check.h` says how. CMake builds its
+program, or
+
+```
+cc -std=c99 -O2 robot_check.c robot_check_main.c -lm -o robot_check && ./robot_check < tilted.csv
+```
+"""
+
+
+def _readme(code: PolicyCode, metadata: Mapping[str, Any], has_check: bool) -> str:
     """README.md of the folder."""
     holes = {
         "ABOUT": f"{comment(_title(metadata, code.facts))}. `policy.json` describes it in full.",
         "STEPS": str(int(code.answers.steps[-1]) + 1),
         "BYTES": f"{len(code.blob):,}",
+        "CHECK": _CHECK if has_check else "",
         "EXAMPLE": _STEP_EXAMPLE if code.is_legged else _ACT_EXAMPLE,
         "INPUTS": _inputs_text(code, metadata),
         "STATE_BYTES": f"about {code.state_bytes:,}",
         "CONDITION": _condition_text(code),
         "ROBOT": "" if code.facts is None else _robot_text(code.facts),
     }
-    return _filled(source("README.md"), holes)
+    return filled(source("README.md"), holes)
 
 
 def _inputs_text(code: PolicyCode, metadata: Mapping[str, Any]) -> str:

@@ -44,6 +44,43 @@ class MotorOrder:
         return [values[joint] for joint in self.joint_of_motor]
 
 
+def described_robot(control: Any) -> RobotFacts:
+    """The robot of an exported policy, from `control` of policy.json; its fields are left out.
+
+    Raises:
+        ValueError: none is there, or damaged entries.
+    """
+    if control is None:
+        raise ValueError("the policy is of no known robot")
+    damaged = ValueError("the robot in policy.json is damaged; export the policy again")
+    try:
+        entries: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in control.items()
+        }
+        facts = RobotFacts(**entries, observation={}, command=())
+        by_joint = np.array([entries[name] for name in _BY_JOINT], np.float64)
+        single = np.array([entries[name] for name in _SINGLE], np.float64)
+        sound = by_joint.shape == (len(_BY_JOINT), len(facts.joint_names))
+        sound &= bool(np.isfinite(by_joint).all() and single.ndim == 1 and (single >= 0).all())
+        sound &= set(facts.motor_names) in (set(), set(facts.joint_names))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise damaged from None
+    if not sound:
+        raise damaged
+    return facts
+
+
+_BY_JOINT = (
+    "default_joint_pos_rad",
+    "joint_lower_rad",
+    "joint_upper_rad",
+    "kp_nm_per_rad",
+    "kd_nms_per_rad",
+    "torque_limit_nm",
+)
+_SINGLE = ("action_scale_rad", "action_limit", "target_margin_rad", "control_dt_s", "decimation")
+
+
 def target_limits(facts: RobotFacts) -> np.ndarray:
     """(A, 2) the lowest and highest joint target in rad, as the product sends it.
 
@@ -115,5 +152,6 @@ def read_yaml(content: bytes, name: str) -> Any:
         raise ValueError(missing_package(f"reading {name}", "PyYAML", "robots")) from None
     try:
         return yaml.safe_load(content)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} cannot be read as YAML: {error}".replace("\n", " ")) from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        words = " ".join(str(error).split())
+        raise ValueError(f"{name}: it cannot be read as YAML: {words}") from None

@@ -14,6 +14,7 @@ from typing import Any
 
 from gaitforge.learners.export.description import RobotFacts
 from gaitforge.learners.export.export import PolicyExport, WrittenFiles
+from gaitforge.plugins.robot_runtime.c_code.robots import facts_of
 from gaitforge.plugins.robot_runtime.runtimes.configuration import (
     MotorOrder,
     target_limits,
@@ -30,7 +31,6 @@ from gaitforge.plugins.robot_runtime.runtimes.stateless import (
     VELOCITY,
     StatelessModel,
     StatelessOptions,
-    facts_of,
     stateless_model,
 )
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.learners.export.export import PolicyExport, WrittenFiles
+from gaitforge.plugins.robot_runtime.c_code.robots import facts_of
 from gaitforge.plugins.robot_runtime.c_code.writing import write_c
 from gaitforge.plugins.robot_runtime.runtimes.configuration import yaml_text
 from gaitforge.plugins.robot_runtime.runtimes.stateless import (
     FixedCommand,
     StatelessOptions,
-    facts_of,
     fixed_command,
 )
 

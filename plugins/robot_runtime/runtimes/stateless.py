@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.collectors.robots.kinematics import NEUTRAL, C, command_scale
-from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, Skill
 from gaitforge.common.errors import names_allowed
 from gaitforge.learners.export.description import RobotFacts
@@ -41,6 +40,7 @@ from gaitforge.learners.export.export import (
 from gaitforge.learners.models.base import BoundedNetwork, HistoryNetwork, StackedMemory
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.tokens import RETURN_TO_GO, TARGET
+from gaitforge.plugins.robot_runtime.c_code.robots import card_of, facts_of
 
 GYRO, GRAVITY, VELOCITY = "gyro", "gravity", "velocity_command"
 JOINT_POS, JOINT_VEL, LAST = "joint_pos_rel", "joint_vel", "last_action"
@@ -59,11 +59,9 @@ class StatelessOptions:
     Attributes:
         skill: of the policy's training, whose commands are the constants; empty for the moving one
             whose commands ramp slowest.
-        robot: folder or card of a robot that does not ship.
     """
 
     skill: str = ""
-    robot: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,20 +102,13 @@ def fixed_command(export: PolicyExport, options: StatelessOptions) -> FixedComma
     facts = facts_of(export)
     skill = _skill(options.skill, trained_skills(export.metadata))
     ranges = NEUTRAL | skill.ranges
-    scale = command_scale(_robot(facts, options.robot))
+    scale = command_scale(card_of(export))
     middle = np.array([sum(ranges[c]) / 2 for c in C]) * scale
     moves = middle[C.LOCOMOTE] > 0
     met = [(bounds.low, bounds.high) for bounds in facts.command]
     spans = [(0.0, float(ranges[C.VEL_X][1] * scale[C.VEL_X])), *(met[c] for c in VELOCITIES[1:])]
     velocities = tuple((min(0.0, a), max(0.0, b)) if moves else (0.0, 0.0) for a, b in spans)
     return FixedCommand(skill.name, tuple(middle.tolist()), velocities)
-
-
-def facts_of(export: PolicyExport) -> RobotFacts:
-    """The export's robot; ValueError for a policy of no known robot."""
-    if export.facts is None:
-        raise ValueError("a robot's runtime needs a robot's card; --robot names it")
-    return export.facts
 
 
 def trained_skills(metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -139,20 +130,6 @@ def _skill(name: str, trained: Sequence[str]) -> Skill:
         return ranges[C.LOCOMOTE][1] == 0, skill.passage is not None, sum(ranges[C.ACCEL_LIMIT])
 
     return min((ALL_SKILLS[name] for name in trained), key=order)
-
-
-def _robot(facts: RobotFacts, place: str) -> RobotCard:
-    """The card of the export's robot; ValueError if it is not here, or another one."""
-    try:
-        robot = load_robot(place or facts.robot)
-    except ValueError as error:
-        hint = "" if place else f"; --set robot=PATH names the folder of {facts.robot}"
-        raise ValueError(f"{error}{hint}") from None
-    if robot.name != facts.robot or robot.joint_names != facts.joint_names:
-        raise ValueError(
-            f"the export is of {facts.robot}, but {place or robot.name} is another robot"
-        )
-    return robot
 
 
 class StatelessPolicy(nn.Module):

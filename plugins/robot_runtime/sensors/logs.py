@@ -2,6 +2,7 @@
 
 import io
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ WIDTHS = {"time_s": 1, "q": N_JOINTS, "dq": N_JOINTS, "quat": 4, "gyro": 3}
 ROW = sum(WIDTHS.values())
 MIN_RATE_HZ = 20.0
 MIN_DURATION_S = 5.0
+LARGEST = 1e9
+"""Size from which a number is no sensor's; times may be seconds since 1970."""
+_MOST_BYTES = 200_000_000
+"""Of a log: a minute at 1,000 Hz has 40 million."""
 _PARTS = {"quat": "wxyz", "gyro": "xyz"}
 _TIMES = ("time_s", "time", "t", "t_s")
 
@@ -53,12 +58,22 @@ def read_log(path: Path, joint_names: Sequence[str]) -> SensorLog:
     quat_z, gyro_x, gyro_y, gyro_z. Columns may be in any order, and joints may be named
     (q_FL_hip_joint). An .npz file has the arrays time_s, q, dq, quat and gyro.
     """
+    if path.suffix == ".npz":
+        return checked_log(_from_npz(path), str(path))
     with failures(f"{path}: it cannot be read", OSError, UnicodeDecodeError, error=ValueError):
-        if path.suffix == ".npz":
-            return checked_log(_from_npz(path), str(path))
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        _check_size(len(content), path)
+        lines = content.decode("utf-8-sig").splitlines()
     rows = list(parsed_rows(lines, joint_names, str(path)))
     return log_of_rows(rows, str(path))
+
+
+def _check_size(size: int, path: Path) -> None:
+    if size > _MOST_BYTES:
+        raise ValueError(
+            f"{path}: more than {_MOST_BYTES // 1_000_000} MB; a check needs half a minute of rows"
+        )
 
 
 def log_of_rows(rows: Sequence[np.ndarray], where: str) -> SensorLog:
@@ -72,16 +87,21 @@ def log_of_rows(rows: Sequence[np.ndarray], where: str) -> SensorLog:
 
 def checked_log(arrays: dict[str, np.ndarray], where: str) -> SensorLog:
     """The log of arrays by name; ValueError for other shapes, gaps in numbers or too few rows."""
-    time_s = arrays["time_s"]
+    time_s = np.atleast_1d(arrays["time_s"])
     if len(time_s) < 2:
         raise ValueError(f"{where}: {len(time_s)} rows; a check needs some seconds of rows")
     for name, width in WIDTHS.items():
         expected = (len(time_s),) if name == "time_s" else (len(time_s), width)
         if arrays[name].shape != expected:
             raise ValueError(f"{where}: {name} has the shape {arrays[name].shape}, not {expected}")
-        wrong = ~np.isfinite(arrays[name].reshape(len(time_s), -1)).all(axis=1)
-        if wrong.any():
-            raise ValueError(f"{where}: row {int(np.argmax(wrong)) + 1}: {name} is not finite")
+        rows = arrays[name].reshape(len(time_s), -1)
+        for wrong, words in (
+            (~np.isfinite(rows), "is not finite"),
+            (np.abs(rows) > (1e12 if name == "time_s" else LARGEST), "is no sensor's number"),
+        ):
+            if wrong.any():
+                row = int(np.argmax(wrong.any(axis=1))) + 1
+                raise ValueError(f"{where}: row {row}: {name} {words}")
     if (np.diff(time_s) < 0).any():
         raise ValueError(f"{where}: time_s does not ascend")
     log = SensorLog(**arrays)
@@ -99,10 +119,12 @@ def checked_log(arrays: dict[str, np.ndarray], where: str) -> SensorLog:
 
 
 def _from_npz(path: Path) -> dict[str, np.ndarray]:
+    kinds = (ValueError, TypeError, OSError, EOFError, BadZipFile, zlib.error)
     with (
-        failures(f"{path}: it cannot be read", ValueError, OSError, BadZipFile, error=ValueError),
+        failures(f"{path}: it cannot be read", *kinds, error=ValueError),
         np.load(path, allow_pickle=False) as archive,
     ):
+        _check_size(sum(member.file_size for member in archive.zip.infolist()), path)
         missing = [name for name in WIDTHS if name not in archive.files]
         arrays = {name: np.asarray(archive[name]) for name in WIDTHS if name not in missing}
     if missing:

@@ -1,7 +1,7 @@
 """The check of sensors as C code for the robot itself: the same numbers from the same rows.
 
-`robot_check.c` is the same for all robots. What is generated are the robot's lengths, the list of
-mistakes that it tries, and the limits of the Python check.
+`robot_check.c`, one file of the parts in `source/`, is the same for all robots. What is generated
+are the robot's lengths, the list of mistakes that it tries, and the limits of the Python check.
 """
 
 import re
@@ -21,7 +21,9 @@ from gaitforge.plugins.robot_runtime.sensors.hypotheses import (
 )
 
 SOURCE = Path(__file__).parent / "source"
-_FIXED = ("robot_check.h", "robot_check.c", "robot_check_main.c")
+_FIXED = ("robot_check.h", "robot_check_main.c")
+_PARTS = ("numbers", "legs", "rows", "faults", "pose", "verdict")
+"""Parts of robot_check.c, in their order."""
 _LIMITS: dict[object, tuple[str, ...]] = {
     blocks: ("BLOCK_S", "MIN_ROWS", "MIN_PAIRS", "ROUNDING"),
     checking: ("FOLLOWS", "LEAST_RANGE_RAD", "UNIT_LENGTH"),
@@ -51,6 +53,8 @@ def robot_check_files(robot: RobotCard) -> dict[str, bytes]:
     rows of a log.
     """
     files = {name: (SOURCE / name).read_bytes() for name in _FIXED}
+    parts = [(SOURCE / f"check_{part}.c").read_text(encoding="utf-8") for part in _PARTS]
+    files["robot_check.c"] = "\n".join(parts).encode()
     files["robot_check_constants.h"] = _constants(robot).encode()
     files["robot_check_tables.h"] = _tables(robot).encode()
     return files

@@ -22,13 +22,17 @@ from gaitforge.plugins.robot_runtime.c_code.policy_code import source
 from tests.learners.control.exporting import FACTS
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
-SANITIZED = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 ROWS = Path(__file__).with_name("rows.c")
 
 
 def needs(*commands: str) -> None:
     """Skip the test where one of these programs is not installed."""
-    packages = {"cc": "gcc", "g++": "g++", "qemu-aarch64": "qemu-user"}
+    packages = {
+        "cc": "gcc",
+        "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        "qemu-aarch64": "qemu-user",
+    }
     for command in commands:
         if shutil.which(command) is None:
             pytest.skip(f"needs {command}: apt-get install {packages.get(command, command)}")

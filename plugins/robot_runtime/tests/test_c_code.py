@@ -1,7 +1,8 @@
 """Policies as C code act as the product does."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.models.base import BoundedNetwork
 from gaitforge.learners.models.bot import MASKINGS
@@ -44,12 +46,13 @@ def assert_acts_as_the_product(
     reset_every: int = 0,
     facts: Any = FACTS,
     steps: int = STEPS,
+    sanitized: bool = False,
 ) -> None:
-    """Strictly built with sanitizers: known answers, and an episode beside `LearnedPolicy`."""
+    """Strictly built: known answers, and an episode beside `LearnedPolicy`."""
     needs("cc")
     limit = float("inf") if facts is None else LIMIT
     contents = c_files(policy, monkeypatch, facts)
-    program = build_rows(contents, folder, (*STRICT, *SANITIZED))
+    program = build_rows(contents, folder, (*STRICT, *(SANITIZED if sanitized else ("-O0",))))
     observations, rewards = seen(policy, steps)
     ran = run_rows(program, observations, rewards, 0.8, reset_every, act_dim=policy.act_dim)
     assert (ran.check, ran.error <= 1e-5) == (0, True), ran.error
@@ -137,7 +140,7 @@ def test_all_that_surrounds_a_network_is_as_in_the_product(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = policy_with_everything()
-    assert_acts_as_the_product(policy, tmp_path, monkeypatch, reset_every=7, facts=None)
+    assert_acts_as_the_product(policy, tmp_path, monkeypatch, 7, None, sanitized=True)
 
 
 # Longer, and at other sizes.
@@ -146,7 +149,8 @@ def test_all_that_surrounds_a_network_is_as_in_the_product(
 def test_a_thousand_steps_stay_beside_the_product(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_acts_as_the_product(small(kind, "return"), tmp_path, monkeypatch, steps=1_000)
+    policy = small(kind, "return")
+    assert_acts_as_the_product(policy, tmp_path, monkeypatch, steps=1_000, sanitized=True)
 
 
 def _sizes(kind: str, draw: st.DrawFn) -> dict[str, Any]:
@@ -187,43 +191,84 @@ def sized_policies(draw: st.DrawFn) -> PolicyNetwork:
 @settings(max_examples=12, deadline=None)
 def test_networks_of_any_size_act_as_the_product(policy: PolicyNetwork) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        assert_acts_as_the_product(policy, Path(folder), patch)
+        assert_acts_as_the_product(policy, Path(folder), patch, sanitized=True)
 
 
 # The same bits from every compiler, processor and level of optimisation.
+@dataclass(frozen=True)
+class Build:
+    """A compiler, its words, what runs its program, and the most steps that this does in time."""
+
+    command: str
+    flags: tuple[str, ...]
+    runner: tuple[str, ...] = ()
+    most_steps: int = 1_000
+
+
+GNU = ("-std=gnu99", *STRICT[1:])
+"""Strict, and with extensions, where compilers fuse products unless they are told not to."""
+REFERENCE = Build("cc", (*STRICT, "-O2"))
 BUILDS = {
-    "-O2": ("cc", (*STRICT, "-O2"), ()),
-    "-O3 native": ("cc", ("-std=gnu99", *STRICT[1:], "-O3", "-march=native"), ()),
-    "-O0": ("cc", ("-std=c99", "-O0"), ()),
-    "aarch64": ("aarch64-linux-gnu-gcc", ("-std=gnu99", "-O2", "-static"), ("qemu-aarch64",)),
+    "gcc -O3 native": Build("cc", (*GNU, "-O3", "-march=native")),
+    "gcc -O2, SSE2": Build("cc", (*STRICT, "-O2", "-DPOLICY_NO_AVX")),
+    "gcc -Os": Build("cc", (*STRICT, "-Os")),
+    "gcc -O0": Build("cc", (*STRICT, "-O0"), most_steps=200),
+    "clang -O2": Build("clang", (*STRICT, "-O2")),
+    "clang -O3 native": Build("clang", (*GNU, "-O3", "-march=native")),
+    "aarch64": Build("aarch64-linux-gnu-gcc", (*GNU, "-O2", "-static"), ("qemu-aarch64",), 200),
 }
+SMALL: dict[str, Callable[[], PolicyNetwork]] = {
+    "fcnet": lambda: small("fcnet", "return"),
+    "bot": lambda: small("bot", masking="soft", **SPECTRAL),
+    "dt": lambda: small("dt", "return"),
+    "everything": policy_with_everything,
+}
+LARGE: dict[str, Callable[[], PolicyNetwork]] = {
+    "fcnet-aliengo": lambda: load_policy("fcnet-aliengo"),
+    "bot-aliengo": lambda: load_policy("bot-aliengo"),
+    "mlp-legged": lambda: uneven(make_policy("mlp-legged", settings={"n_layers": 3})),
+    "transformer": lambda: uneven(make_policy("transformer", settings={"n_layers": 4})),
+}
+"""Two policies that ship, and two of their presets' sizes."""
+
+
+def actions_of(
+    build: Build, contents: Mapping[str, bytes], policy: PolicyNetwork, folder: Path, steps: int
+) -> np.ndarray:
+    """(T, A) actions of a build that gives its known answers."""
+    program = build_rows(contents, folder, build.flags, build.command)
+    observations, rewards = seen(policy, steps)
+    words = (program, observations, rewards, 0.8, 0, build.runner, policy.act_dim)
+    ran = run_rows(*words)
+    assert (ran.check, ran.codes.any()) == (0, False)
+    return ran.actions
+
+
+@pytest.fixture(scope="module", params=[*SMALL, *LARGE])
+def reference(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PolicyNetwork, Mapping[str, bytes], np.ndarray]:
+    """A policy, its C files and the actions of the reference build."""
+    needs("cc")
+    policy = (SMALL | LARGE)[request.param]()
+    steps = 1_000 if request.param in LARGE else 200
+    with pytest.MonkeyPatch.context() as patch:
+        contents = c_files(policy, patch, FACTS if policy.act_dim == 12 else None)
+    folder = tmp_path_factory.mktemp("reference")
+    return policy, contents, actions_of(REFERENCE, contents, policy, folder, steps)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "policy",
-    [
-        pytest.param(lambda: small("fcnet", "return"), id="fcnet"),
-        pytest.param(lambda: small("bot", masking="soft", **SPECTRAL), id="bot"),
-        pytest.param(lambda: small("dt", "return"), id="dt"),
-        pytest.param(policy_with_everything, id="everything"),
-    ],
-)
+@pytest.mark.parametrize("name", BUILDS)
 def test_every_build_gives_the_same_bits(
-    policy: Callable[[], PolicyNetwork], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    reference: tuple[PolicyNetwork, Mapping[str, bytes], np.ndarray],
+    tmp_path: Path,
 ) -> None:
-    needs("cc", "aarch64-linux-gnu-gcc", "qemu-aarch64")
-    made = policy()
-    facts = FACTS if made.act_dim == 12 else None
-    contents = c_files(made, monkeypatch, facts)
-    observations, rewards = seen(made, 200)
-    results = {}
-    for name, (command, flags, runner) in BUILDS.items():
-        folder = tmp_path / name.replace(" ", "_")
-        folder.mkdir()
-        program = build_rows(contents, folder, flags, command)
-        ran = run_rows(program, observations, rewards, 0.8, 0, runner, made.act_dim)
-        assert ran.check == 0
-        results[name] = ran.actions
-    for name, actions in results.items():
-        np.testing.assert_array_equal(actions, results["-O2"], err_msg=name, strict=True)
+    build = BUILDS[name]
+    needs(build.command, *build.runner)
+    policy, contents, expected = reference
+    steps = min(len(expected), build.most_steps)
+    actions = actions_of(build, contents, policy, tmp_path, steps)
+    np.testing.assert_array_equal(actions, expected[:steps], strict=True)
+    assert np.abs(np.diff(actions, axis=0)).max() > 1e-3, "the actions move"

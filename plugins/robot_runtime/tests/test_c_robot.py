@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.observations import policy_observation
 from gaitforge.collectors.robots.kinematics import C, ramped
+from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.rotations import gravity_in_body
+from gaitforge.flows.stages.transfer import robot_facts
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.export import PolicyExportOptions
+from gaitforge.plugins.robot_runtime.c_code import writing
 from gaitforge.plugins.robot_runtime.c_code.compiling import compile_c
 from gaitforge.plugins.robot_runtime.c_code.loop import CPolicy
 from gaitforge.plugins.robot_runtime.c_code.tables import comment, float_literal, text_literal
+from gaitforge.plugins.robot_runtime.runtimes.stateless import StatelessOptions, fixed_command
 from gaitforge.plugins.robot_runtime.tests.c_builds import STRICT, c_files, load_c, needs
+from gaitforge.plugins.robot_runtime.tests.robots import small_export
 from tests.learners.control.exporting import FACTS, export_small, small_policy
 from tests.learners.making import Seen
 
@@ -243,6 +248,28 @@ def test_a_name_cannot_bring_code(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bad not in text
         assert "*/ int hidden" not in text
         assert '"; ' not in text.replace("\\042", "")
+
+
+def test_a_robot_of_ones_own_has_its_check_with_the_policys_pose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its card comes with the export; without it a note says what is missing."""
+    monkeypatch.setattr(writing, "compiler", lambda: None)
+    go2 = load_robot("go2")
+    names = tuple(f"my_{name}" for name in go2.joint_names)
+    card = replace(go2, name="dog", joint_names=names, motor_names=names[::-1])
+    pose = tuple(float(angle) + 0.01 * k for k, angle in enumerate(go2.default_joint_pos_rad))
+    export = small_export(facts=replace(robot_facts(card), default_joint_pos_rad=pose))
+    assert "robot_check.c" not in (unknown := writing.write_c(export, None)).files
+    assert any("no card of dog" in note for note in unknown.notes)
+    written = writing.write_c(replace(export, robot=card), None).files
+    tables = written["robot_check_tables.h"].decode()
+    row = next(line for line in tables.splitlines() if " default_pose[12]" in line)
+    numbers = [float(number) for number in row.partition("{")[2].strip("};").split(",")]
+    assert numbers == pytest.approx(pose)
+    assert fixed_command(replace(export, robot=card), StatelessOptions()).skill == "run"
+    with pytest.raises(ValueError, match="no robot 'dog'"):
+        fixed_command(export, StatelessOptions())
 
 
 @given(st.text(max_size=20))

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.robots.robot import load_robot
-from gaitforge.plugins.robot_runtime.sensors.configs import (
+from gaitforge.plugins.robot_runtime.runtimes.configs import (
     DEPLOY_TERMS,
     RL_SAR_TERMS,
-    PolicyFacts,
     check_config,
+)
+from gaitforge.plugins.robot_runtime.runtimes.configuration import (
+    described_robot,
+    target_limits,
 )
 
 yaml = pytest.importorskip("yaml", reason="PyYAML: install the extra robots")
@@ -51,19 +54,19 @@ MOTORS = [3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8]
 
 def deploy() -> dict[str, Any]:
     """A deploy.yaml that fits the policy."""
-    policy = PolicyFacts.of(control())
+    policy = described_robot(control())
     gains = GAINS[np.argsort(MOTORS)]
     return {
         "joint_ids_map": list(MOTORS),
         "step_dt": 0.02,
         "stiffness": gains.tolist(),
         "damping": (gains / 40).tolist(),
-        "default_joint_pos": policy.default.tolist(),
+        "default_joint_pos": list(policy.default_joint_pos_rad),
         "actions": {
             "JointPositionAction": {
-                "clip": policy.limits.tolist(),
+                "clip": target_limits(policy).tolist(),
                 "scale": [0.25] * 12,
-                "offset": policy.default.tolist(),
+                "offset": list(policy.default_joint_pos_rad),
             }
         },
         "observations": {
@@ -75,13 +78,13 @@ def deploy() -> dict[str, Any]:
 
 def rl_sar() -> dict[str, Any]:
     """The policy's entries of an rl_sar config.yaml that fits the policy."""
-    policy = PolicyFacts.of(control())
-    actions = (policy.limits - policy.default[:, None]) / 0.25
+    policy = described_robot(control())
+    actions = (target_limits(policy) - np.array(policy.default_joint_pos_rad)[:, None]) / 0.25
     return {
         "num_of_dofs": 12,
         "joint_mapping": list(MOTORS),
-        "default_dof_pos": policy.default.tolist(),
-        "torque_limits": policy.torque.tolist(),
+        "default_dof_pos": list(policy.default_joint_pos_rad),
+        "torque_limits": list(policy.torque_limit_nm),
         "wheel_indices": [],
         "rl_kp": GAINS.tolist(),
         "rl_kd": (GAINS / 40).tolist(),
@@ -112,7 +115,7 @@ def texts(tmp_path: Path, tree: dict[str, Any], **changes: Any) -> list[str]:
     """What is found in a file with a tree."""
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    report = check_config(path, control(**changes))
+    report = check_config(path, described_robot(control(**changes)))
     assert json.loads(json.dumps(report.to_json()))["ok"] == (not report.findings)
     return [finding.text for finding in report.findings]
 
@@ -167,11 +170,11 @@ def test_terms_in_another_order_and_unknown_ones(tmp_path: Path) -> None:
     turned = dict(reversed(tree["observations"].items()))
     path = tmp_path / "turned.yaml"
     path.write_text(yaml.safe_dump(tree | {"observations": turned}, sort_keys=False))
-    (finding,) = check_config(path, control()).findings
+    (finding,) = check_config(path, described_robot(control())).findings
     assert "observations come as last_action, joint_vel_rel" in finding.text
     observations = copy.deepcopy(tree["observations"]) | {"gait_phase": {"history_length": 4}}
     path.write_text(yaml.safe_dump(tree | {"observations": observations}, sort_keys=False))
-    (finding,) = check_config(path, control()).findings
+    (finding,) = check_config(path, described_robot(control())).findings
     assert "the model does not read gait_phase" in finding.text
 
 
@@ -226,7 +229,7 @@ def test_without_motor_names_the_order_of_motors_is_not_judged(tmp_path: Path) -
     path = tmp_path / "deploy.yaml"
     tree = deploy() | {"joint_ids_map": list(range(12))}
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    report = check_config(path, control(motor_names=[]))
+    report = check_config(path, described_robot(control(motor_names=[])))
     assert report.findings == ()
     assert "motor_names" in report.unjudged[0]
 
@@ -236,4 +239,24 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"x\.yaml"):
-        check_config(path, control())
+        check_config(path, described_robot(control()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"default_joint_pos_rad": "x"},
+        {"joint_lower_rad": [1.0, 2.0]},
+        {"kp_nm_per_rad": [float("nan")] * 12},
+        {"motor_names": ["wheel"]},
+        {"decimation": None},
+        {"unknown": 1},
+    ],
+)
+def test_a_damaged_description_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"policy\.json is damaged"):
+        described_robot(control() | change)
+    with pytest.raises(ValueError, match="damaged"):
+        described_robot({})
+    with pytest.raises(ValueError, match="no known robot"):
+        described_robot(None)

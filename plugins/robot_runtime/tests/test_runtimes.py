@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.export.policy_formats import policy_format, policy_runtime
 from gaitforge.learners.policy_network import PolicyNetwork
-from gaitforge.plugins.robot_runtime.runtimes.configuration import yaml_text
+from gaitforge.plugins.robot_runtime.runtimes.configs import check_config
+from gaitforge.plugins.robot_runtime.runtimes.configuration import described_robot, yaml_text
 from gaitforge.plugins.robot_runtime.runtimes.stateless import StatelessOptions, fixed_command
-from gaitforge.plugins.robot_runtime.sensors.configs import check_config
 from gaitforge.plugins.robot_runtime.tests.robots import UNEVEN, Walk, export_folder, small_export
 from tests.learners.making import CONTEXT, Seen
 
@@ -75,8 +75,8 @@ def _by_name(values: Any, names: tuple[str, ...]) -> dict[str, float]:
 def test_the_check_of_configurations_agrees_with_what_is_written(
     exported: tuple[Path, PolicyNetwork], name: str, tmp_path: Path
 ) -> None:
-    control = json.loads((exported[0] / "policy.json").read_text())["control"]
-    assert check_config(exported[0] / name, control).ok
+    facts = described_robot(json.loads((exported[0] / "policy.json").read_text())["control"])
+    assert check_config(exported[0] / name, facts).ok
     edited = tmp_path / Path(name).name
     text = (exported[0] / name).read_text()
     tree = _tree(exported[0], name)
@@ -84,7 +84,7 @@ def test_the_check_of_configurations_agrees_with_what_is_written(
     key = "joint_ids_map" if name == _DEPLOY else "joint_mapping"
     swapped = [joints[key][1], joints[key][0], *joints[key][2:]]
     edited.write_text(text.replace(f"{key}: {joints[key]}", f"{key}: {swapped}"))
-    report = check_config(edited, control)
+    report = check_config(edited, facts)
     assert not report.ok
     assert any(UNEVEN.joint_names[0] in finding.text for finding in report.findings)
 

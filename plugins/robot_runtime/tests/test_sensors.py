@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.flows.stages.transfer import robot_facts
 from gaitforge.learners.export.onnx_policy import FORMAT, FORMAT_VERSION
+from gaitforge.plugins.robot_runtime.sensors import logs
 from gaitforge.plugins.robot_runtime.sensors.blocks import make_blocks
 from gaitforge.plugins.robot_runtime.sensors.checking import FOLLOWS, check_log
 from gaitforge.plugins.robot_runtime.sensors.hypotheses import (
@@ -52,8 +54,15 @@ NAMES = load_robot("aliengo").joint_names
 
 # Right logs.
 @pytest.mark.parametrize("robot", ROBOTS)
-@pytest.mark.parametrize("rate", [50.0, 500.0])
-@pytest.mark.parametrize("amplitude", [0.1, 0.3])
+@pytest.mark.parametrize(
+    ("rate", "amplitude"),
+    [
+        (50.0, 0.1),
+        (50.0, 0.3),
+        pytest.param(500.0, 0.1, marks=pytest.mark.slow),
+        pytest.param(500.0, 0.3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_right_log_is_ok(robot: str, rate: float, amplitude: float) -> None:
     card = load_robot(robot)
     tilting = Tilting(rate_hz=rate, pitch=amplitude, roll=amplitude, slope=np.radians(15))
@@ -165,7 +174,10 @@ def test_what_never_changes_is_named() -> None:
 
 
 # Physics.
-@pytest.mark.parametrize("robot", ["aliengo", "go2", "a1", "anymal_c", "spot"])
+@pytest.mark.parametrize(
+    "robot",
+    [pytest.param(robot, marks=[] if robot == "go2" else pytest.mark.slow) for robot in ROBOTS],
+)
 def test_a_stand_in_mujoco_is_right_until_a_fault_is_put_in(robot: str) -> None:
     """Feet that roll, soft legs that sag, a hand: no fault; orders and conventions are named."""
     card = load_robot(robot)
@@ -282,7 +294,14 @@ def test_ctrl_c_ends_live_rows(log: SensorLog) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (lambda lines: lines[:0], "0 rows"),
         (lambda lines: lines[:1], "0 rows"),
+        (lambda lines: lines[:2], "1 rows"),
+        (
+            lambda lines: [*lines[:5], _with_q(lines[5], "nan"), *lines[6:]],
+            "row 5: q is not finite",
+        ),
+        (lambda lines: [*lines[:5], _with_q(lines[5], "1e99"), *lines[6:]], "q is no sensor's"),
         (lambda lines: lines[1:], "its header lacks time_s"),
         (lambda lines: [lines[0].replace("gyro_z", "gyro"), *lines[1:]], "header lacks gyro_z"),
         (lambda lines: [*lines[:5], lines[5] + "x", *lines[6:]], "line 6 is no row of numbers"),
@@ -300,10 +319,47 @@ def test_an_unusable_log_is_refused(log: SensorLog, tmp_path: Path, change, word
         read_log(path, NAMES)
 
 
+def _with_q(line: str, number: str) -> str:
+    """A row with another number for q_3."""
+    words = line.split(",")
+    return ",".join([*words[:4], number, *words[5:]])
+
+
+def test_bytes_of_no_text_and_too_many_are_refused(
+    log: SensorLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + to_csv(log).encode())
+    assert len(read_log(path, NAMES).time_s) == len(log.time_s), "a mark of the byte order"
+    path.write_bytes(b"\xff" + to_csv(log).encode())
+    with pytest.raises(ValueError, match="cannot be read: 'utf-8' codec"):
+        read_log(path, NAMES)
+    monkeypatch.setattr(logs, "_MOST_BYTES", 1_000_000)
+    for name in ("/dev/zero", tmp_path / "large.npz"):
+        np.savez_compressed(tmp_path / "large.npz", time_s=np.zeros(200_000))
+        with pytest.raises(ValueError, match="more than 1 MB"):
+            read_log(Path(name), NAMES)
+
+
+def test_times_may_count_from_1970(log: SensorLog) -> None:
+    report = check_log(replace(log, time_s=log.time_s + 1.8e9), load_robot("aliengo"))
+    assert report.ok
+
+
 def test_another_npz_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", q=np.zeros((3, 12)))
     (tmp_path / "y.npz").write_bytes(b"no archive")
-    for name, words in (("x", "it lacks time_s, dq"), ("y", "cannot be read")):
+    np.save(tmp_path / "z.npy", np.zeros(3))
+    (tmp_path / "z.npy").rename(tmp_path / "z.npz")
+    numbers = {name: np.float64(1) for name in WIDTHS}
+    np.savez(tmp_path / "w.npz", **numbers)  # type: ignore[arg-type]
+    refused = {
+        "x": "it lacks time_s, dq",
+        "y": "cannot be read",
+        "z": "cannot be read",
+        "w": "1 rows",
+    }
+    for name, words in refused.items():
         with pytest.raises(ValueError, match=words):
             read_log(tmp_path / f"{name}.npz", NAMES)
 
@@ -313,12 +369,8 @@ def test_another_npz_is_refused(tmp_path: Path) -> None:
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the description of an exported policy of an Aliengo, without its files."""
     folder = tmp_path_factory.mktemp("export")
-    robot = load_robot("aliengo")
-    control = {
-        "robot": "aliengo",
-        "joint_names": list(robot.joint_names),
-        "default_joint_pos_rad": robot.default_joint_pos_rad.tolist(),
-    }
+    control = asdict(robot_facts(load_robot("aliengo")))
+    del control["observation"], control["command"]
     description = {"format": FORMAT, "format_version": FORMAT_VERSION, "control": control}
     (folder / "policy.json").write_text(json.dumps(description))
     return folder

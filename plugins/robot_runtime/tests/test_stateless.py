@@ -1,5 +1,6 @@
 """The stateless model: equal to the policy, whatever a runtime fills its history with."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,8 @@ def test_by_default_it_walks_where_the_policy_can(skills: tuple[str, ...], chose
 def test_wrong_options_are_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"untrained skill 'crawl'; allowed: stand, rush, run"):
         fixed_command(small_export(), StatelessOptions("crawl"))
-    with pytest.raises(ValueError, match="aliengo is another robot"):
-        fixed_command(small_export(), StatelessOptions(robot="aliengo"))
+    other = replace(small_export(), robot=replace(load_robot("go2"), joint_names=("wheel",)))
+    with pytest.raises(ValueError, match="the export is of go2, but go2 has other joints"):
+        fixed_command(other, StatelessOptions())
     with pytest.raises(ValueError, match="needs a robot's card"):
         fixed_command(small_export(facts=None), StatelessOptions())

@@ -45,8 +45,52 @@ static int all_finite(const float *x, int count)
     return finite;
 }
 
-/* Adjacent numbers that one register holds, and sizes of a tile of sums that fits the registers: of
- * several rows, and of one row. They do not change the results: each sum has its own order. */
+/* So many products are summed before they join the result: less rounding than in one long sum. */
+#define CHUNK 64
+
+/* A step reads each weight once, with strides that are too long for the processor to guess: the rows
+ * AHEAD of the one in use are fetched, in lines of 16 floats. */
+#define AHEAD 16
+#define LINE 16
+#if defined(__GNUC__)
+#define FETCH(place, floats) \
+    __builtin_prefetch((const void *)((uintptr_t)(place) + sizeof(float) * (size_t)(floats)))
+#else
+#define FETCH(place, floats) ((void)0)
+#endif
+
+/* Products are compiled for the registers that the build may use, and on x86-64 for AVX, too, which is
+ * used where the processor has it, unless POLICY_NO_AVX is defined. Both give the same bits, since each
+ * sum has its own order. */
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(__AVX__) && !defined(POLICY_NO_AVX)
+#define CHOOSES_AVX
+typedef float lanes_avx __attribute__((vector_size(32)));
+#define lanes lanes_avx
+#define lanes_at lanes_at_avx
+#define tile tile_avx
+#define column column_avx
+#define strip strip_avx
+#define products products_avx
+#define TARGET __attribute__((target("avx")))
+#define TILE_ROWS 6
+#define TILE_GROUPS 2
+#define ROW_GROUPS 8
+@PRODUCT@
+#undef lanes
+#undef lanes_at
+#undef tile
+#undef column
+#undef strip
+#undef products
+#undef TARGET
+#undef TILE_ROWS
+#undef TILE_GROUPS
+#undef ROW_GROUPS
+#undef LANES_WIDTH
+#undef TILE_COLUMNS
+#undef ROW_COLUMNS
+#endif
+
 #if defined(__GNUC__) && defined(__AVX__)
 typedef float lanes __attribute__((vector_size(32)));
 #define TILE_ROWS 6
@@ -68,95 +112,19 @@ typedef float lanes;
 #define TILE_GROUPS 4
 #define ROW_GROUPS 16
 #endif
-#define LANES_WIDTH ((int)(sizeof(lanes) / sizeof(float)))
-#define TILE_COLUMNS (TILE_GROUPS * LANES_WIDTH)
-#define ROW_COLUMNS (ROW_GROUPS * LANES_WIDTH)
-
-/* So many products are summed before they join the result: less rounding than in one long sum. */
-#define CHUNK 64
-
-INLINE lanes lanes_at(const float *place)
-{
-    lanes numbers;
-    memcpy(&numbers, place, sizeof numbers);
-    return numbers;
-}
-
-/* Add x (rows, nx) times `groups` adjacent groups of columns of w (nx, ny) to y (rows, ny). */
-INLINE void tile(const float *w, const float *x, int nx, float *y, int ny, const int rows,
-                 const int groups)
-{
-    for (int first = 0; first < nx; first += CHUNK) {
-        const int last = nx - first < CHUNK ? nx : first + CHUNK;
-        lanes sum[TILE_ROWS * ROW_GROUPS];
-        for (int i = 0; i < rows * groups; i++)
-            sum[i] = (lanes){0.0f};
-        for (int i = first; i < last; i++, w += ny)
-            for (int g = 0; g < groups; g++) {
-                const lanes column = lanes_at(w + g * LANES_WIDTH);
-                for (int r = 0; r < rows; r++)
-                    sum[r * groups + g] += column * x[r * nx + i];
-            }
-        for (int r = 0; r < rows; r++)
-            for (int g = 0; g < groups; g++) {
-                float *place = y + r * ny + g * LANES_WIDTH;
-                const lanes total = lanes_at(place) + sum[r * groups + g];
-                memcpy(place, &total, sizeof total);
-            }
-    }
-}
-
-/* `tile` of one column. */
-INLINE void column(const float *w, const float *x, int nx, float *y, int ny, const int rows)
-{
-    for (int first = 0; first < nx; first += CHUNK) {
-        const int last = nx - first < CHUNK ? nx : first + CHUNK;
-        float sum[TILE_ROWS] = {0.0f};
-        for (int i = first; i < last; i++, w += ny)
-            for (int r = 0; r < rows; r++)
-                sum[r] += *w * x[r * nx + i];
-        for (int r = 0; r < rows; r++)
-            y[r * ny] += sum[r];
-    }
-}
-
-/* The columns of up to TILE_ROWS rows. `rows` is constant where it is inlined. */
-INLINE void strip(const float *w, const float *x, int nx, float *y, int ny, const int rows)
-{
-    int c = 0;
-    if (rows == 1)
-        for (; c + ROW_COLUMNS <= ny; c += ROW_COLUMNS)
-            tile(w + c, x, nx, y + c, ny, 1, ROW_GROUPS);
-    for (; c + TILE_COLUMNS <= ny; c += TILE_COLUMNS)
-        tile(w + c, x, nx, y + c, ny, rows, TILE_GROUPS);
-    for (; c + LANES_WIDTH <= ny; c += LANES_WIDTH)
-        tile(w + c, x, nx, y + c, ny, rows, 1);
-    for (; c < ny; c++)
-        column(w + c, x, nx, y + c, ny, rows);
-}
+#define TARGET
+@PRODUCT@
 
 /* y (rows, ny) += x (rows, nx) w (nx, ny). */
-ONCE void add_product(const float *w, const float *x, int nx, float *y, int ny, int rows)
+static void add_product(const float *w, const float *x, int nx, float *y, int ny, int rows)
 {
-    int strips = (rows + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal heights */
-    for (; rows > 0; strips--) {
-        const int height = (rows + strips - 1) / strips;
-        switch (height) {
-        case 1: strip(w, x, nx, y, ny, 1); break;
-        case 2: strip(w, x, nx, y, ny, 2); break;
-        case 3: strip(w, x, nx, y, ny, 3); break;
-        case 4: strip(w, x, nx, y, ny, 4); break;
-#if TILE_ROWS > 4
-        case 5: strip(w, x, nx, y, ny, 5); break;
-        default: strip(w, x, nx, y, ny, 6); break;
-#else
-        default: break;
-#endif
-        }
-        rows -= height;
-        x += height * nx;
-        y += height * ny;
+#if defined(CHOOSES_AVX)
+    if (__builtin_cpu_supports("avx")) {
+        products_avx(w, x, nx, y, ny, rows);
+        return;
     }
+#endif
+    products(w, x, nx, y, ny, rows);
 }
 
 /* y (rows, ny) = x (rows, nx) matrix (nx, ny) + bias (ny); returns the weights after both. */

@@ -13,86 +13,55 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.common.errors import failures, listed, missing_package
+from gaitforge.common.errors import failures, listed
+from gaitforge.learners.export.description import RobotFacts
+from gaitforge.plugins.robot_runtime.runtimes import rl_sar, unitree_rl_lab
+from gaitforge.plugins.robot_runtime.runtimes.configuration import (
+    MotorOrder,
+    read_yaml,
+    target_limits,
+)
+from gaitforge.plugins.robot_runtime.runtimes.stateless import FRAME_SIZE
 from gaitforge.plugins.robot_runtime.sensors.findings import Finding, Report
 
-DEPLOY_TERMS = (
-    "base_ang_vel",
-    "projected_gravity",
-    "velocity_commands",
-    "joint_pos_rel",
-    "joint_vel_rel",
-    "last_action",
-)
-"""Terms of unitree_rl_lab that the exported model reads, in its order."""
-RL_SAR_TERMS = ("ang_vel", "gravity_vec", "commands", "dof_pos", "dof_vel", "actions")
-"""Terms of rl_sar that the exported model reads, in its order."""
+DEPLOY_TERMS = tuple(unitree_rl_lab.TERMS.values())
+RL_SAR_TERMS = tuple(rl_sar.TERMS.values())
 _SCALES = ("lin_vel_scale", "ang_vel_scale", "dof_pos_scale", "dof_vel_scale", "commands_scale")
 _TOLERANCE = 1e-3
 """Largest difference of numbers that is none: some writers keep three decimals."""
-_FRAME = 45
-"""Numbers of an observation of one time: 3 x 3 and 3 x 12."""
+_MOST_BYTES = 1_000_000
 _QUATERNION = "order of the quaternion: no field of the file has it; check it with --log"
 
 
 @dataclass(frozen=True)
-class PolicyFacts:
-    """What a policy's description says of its robot and control loop, joints in its order.
+class _Policy:
+    """A policy's robot, joints in its order; `order` is None where the motors are not named."""
 
-    Attributes:
-        limits: (12, 2) rad, lowest and highest joint target that the policy's program sends.
-        motors: motor of each joint; None where the robot's card does not name the motors.
-    """
-
-    joint_names: tuple[str, ...]
-    default: np.ndarray
-    kp: np.ndarray
-    kd: np.ndarray
-    torque: np.ndarray
+    facts: RobotFacts
+    order: MotorOrder | None
     limits: np.ndarray
-    scale: float
-    control_dt_s: float
-    decimation: int
-    motors: tuple[int, ...] | None
 
-    @classmethod
-    def of(cls, control: Mapping[str, Any]) -> "PolicyFacts":
-        """From `control` of policy.json."""
-        names = tuple(control["joint_names"])
-        order = tuple(control.get("motor_names") or ())
-        default = np.array(control["default_joint_pos_rad"])
-        reach = control["action_scale_rad"] * control["action_limit"]
-        margin = control["target_margin_rad"]
-        lower = np.maximum(np.array(control["joint_lower_rad"]) - margin, default - reach)
-        upper = np.minimum(np.array(control["joint_upper_rad"]) + margin, default + reach)
-        return cls(
-            names,
-            default,
-            np.array(control["kp_nm_per_rad"]),
-            np.array(control["kd_nms_per_rad"]),
-            np.array(control["torque_limit_nm"]),
-            np.stack([lower, upper], axis=1),
-            float(control["action_scale_rad"]),
-            float(control["control_dt_s"]),
-            int(control["decimation"]),
-            tuple(order.index(name) for name in names) if order else None,
-        )
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the joints."""
+        return self.facts.joint_names
 
     def by_motor(self, values: np.ndarray) -> np.ndarray:
         """Values by joint in the motors' order."""
-        assert self.motors is not None
-        return values[np.argsort(self.motors)]
+        assert self.order is not None
+        return values[list(self.order.joint_of_motor)]
 
 
-def check_config(path: Path, control: Mapping[str, Any]) -> Report:
-    """Compare a deploy.yaml, or rl_sar's base.yaml or config.yaml, with `control` of policy.json.
+def check_config(path: Path, facts: RobotFacts) -> Report:
+    """Compare a deploy.yaml, or rl_sar's base.yaml or config.yaml, with an exported policy's robot.
 
     ValueError for a file that is none of these.
     """
     tree = _read(path)
-    policy = PolicyFacts.of(control)
+    order = MotorOrder.of(facts, "the check") if facts.motor_names else None
+    policy = _Policy(facts, order, target_limits(facts))
     unjudged = [_QUATERNION]
-    if policy.motors is None:
+    if policy.order is None:
         unjudged.insert(0, "order of motors: the robot's card has no motor_names")
     if "joint_ids_map" in tree:
         findings = list(_deploy(tree, policy))
@@ -106,16 +75,11 @@ def check_config(path: Path, control: Mapping[str, Any]) -> Report:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise ValueError(missing_package("--config", "PyYAML", "robots")) from None
-    with failures(f"{path}: it cannot be read", OSError, UnicodeDecodeError, error=ValueError):
-        text = path.read_text(encoding="utf-8")
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: it cannot be read as YAML: {error}") from None
+    with failures(f"{path}: it cannot be read", OSError, error=ValueError), path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{path}: more than {_MOST_BYTES:,} bytes; {_FORMS}")
+    tree = read_yaml(content, str(path))
     if not isinstance(tree, dict):
         raise ValueError(f"{path}: it holds no fields; {_FORMS}")
     return tree
@@ -155,8 +119,8 @@ def _missing(field: str, value: Any, count: int) -> Finding:
 def _by_joint(
     field: str,
     value: Any,
-    right: np.ndarray,
-    policy: PolicyFacts,
+    right: Sequence[float] | np.ndarray,
+    policy: _Policy,
     kind: str,
     of_motors: bool = False,
 ) -> Iterator[Finding]:
@@ -164,14 +128,15 @@ def _by_joint(
 
     right: in the policy's order. of_motors: whether the file's is in the motors' order.
     """
+    right = np.array(right)
     values = _numbers(value, len(right))
     if values is None:
         yield _missing(field, value, len(right))
         return
-    if of_motors and policy.motors is None:
+    if of_motors and policy.order is None:
         return
     expected = policy.by_motor(right) if of_motors else right
-    names = np.array(policy.joint_names)
+    names = np.array(policy.names)
     names = policy.by_motor(names) if of_motors else names
     wrong = ~_same(values, expected)
     if not wrong.any():
@@ -190,10 +155,10 @@ def _by_joint(
 
 
 def _known(
-    values: np.ndarray, right: np.ndarray, policy: PolicyFacts, of_motors: bool
+    values: np.ndarray, right: np.ndarray, policy: _Policy, of_motors: bool
 ) -> tuple[str, str] | None:
     """Kind and words of a mistake that explains all of an array."""
-    if policy.motors is not None:
+    if policy.order is not None:
         expected = right if of_motors else policy.by_motor(right)
         if _same(values, expected).all():
             words = "is in the motors' order, not in the policy's"
@@ -211,24 +176,25 @@ def _known(
     return None
 
 
-def _motor_map(field: str, value: Any, policy: PolicyFacts) -> Iterator[Finding]:
+def _motor_map(field: str, value: Any, policy: _Policy) -> Iterator[Finding]:
     """The motor of each of the policy's joints."""
-    if policy.motors is None:
+    if policy.order is None:
         return
-    motors = _numbers(value, len(policy.motors))
-    if motors is None or sorted(motors.tolist()) != sorted(policy.motors):
-        text = f"{field} is {value!r}, not each of the {len(policy.motors)} motors once"
+    right = policy.order.motor_of_joint
+    motors = _numbers(value, len(right))
+    if motors is None or sorted(motors.tolist()) != sorted(right):
+        text = f"{field} is {value!r}, not each of the {len(right)} motors once"
         yield Finding("order", field, text, evidence={"file": value})
         return
-    wrong = [k for k, motor in enumerate(policy.motors) if motors[k] != motor]
+    wrong = [k for k, motor in enumerate(right) if motors[k] != motor]
     if not wrong:
         return
-    joints = tuple(policy.joint_names[k] for k in wrong)
-    pairs = [f"{policy.joint_names[k]} motor {motors[k]:g}, not {policy.motors[k]}" for k in wrong]
+    joints = tuple(policy.names[k] for k in wrong)
+    pairs = [f"{policy.names[k]} motor {motors[k]:g}, not {right[k]}" for k in wrong]
     text = f"{field}: {listed(pairs, 12)}"
-    if np.array_equal(np.argsort(motors), policy.motors):
+    if np.array_equal(np.argsort(motors), right):
         text = f"{field} has the joint of each motor, not the motor of each joint: {listed(pairs)}"
-    evidence = {"file": motors.astype(int).tolist(), "policy": list(policy.motors)}
+    evidence = {"file": motors.astype(int).tolist(), "policy": list(right)}
     yield Finding("order", field, text, joints, evidence=evidence)
 
 
@@ -267,16 +233,17 @@ def _scale(field: str, value: Any, count: int) -> Iterator[Finding]:
 
 
 # Files.
-def _deploy(tree: dict[str, Any], policy: PolicyFacts) -> Iterator[Finding]:
+def _deploy(tree: dict[str, Any], policy: _Policy) -> Iterator[Finding]:
     """unitree_rl_lab's deploy.yaml."""
     actions = _inner(tree, "actions", "JointPositionAction")
-    count = len(policy.joint_names)
+    count = len(policy.names)
     yield from _motor_map("joint_ids_map", tree["joint_ids_map"], policy)
-    yield from _one("step_dt", tree.get("step_dt"), policy.control_dt_s, "time")
-    for field, gains in (("stiffness", policy.kp), ("damping", policy.kd)):
+    yield from _one("step_dt", tree.get("step_dt"), policy.facts.control_dt_s, "time")
+    facts = policy.facts
+    for field, gains in (("stiffness", facts.kp_nm_per_rad), ("damping", facts.kd_nms_per_rad)):
         yield from _by_joint(field, tree.get(field), gains, policy, "gain", of_motors=True)
-    default = policy.default
-    scale = np.full(count, policy.scale)
+    default = policy.facts.default_joint_pos_rad
+    scale = np.full(count, policy.facts.action_scale_rad)
     yield from _by_joint(
         "default_joint_pos", tree.get("default_joint_pos"), default, policy, "pose"
     )
@@ -304,11 +271,11 @@ def _inner(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _limits(field: str, clip: Any, policy: PolicyFacts) -> Iterator[Finding]:
+def _limits(field: str, clip: Any, policy: _Policy) -> Iterator[Finding]:
     """Limits of joint targets in rad, (12, 2)."""
     if clip is None:
         text = f"{field} is null: nothing limits the joints' targets"
-        yield Finding("limit", field, text, policy.joint_names)
+        yield Finding("limit", field, text, policy.names)
         return
     try:
         ends = np.array(clip, dtype=np.float64)
@@ -323,32 +290,31 @@ def _limits(field: str, clip: Any, policy: PolicyFacts) -> Iterator[Finding]:
         )
 
 
-def _rl_sar(section: dict[str, Any], policy: PolicyFacts, base: bool) -> Iterator[Finding]:
+def _rl_sar(section: dict[str, Any], policy: _Policy, base: bool) -> Iterator[Finding]:
     """rl_sar's base.yaml, or a policy's config.yaml."""
-    count = len(policy.joint_names)
+    count = len(policy.names)
+    default = np.array(policy.facts.default_joint_pos_rad)
     yield from _one("num_of_dofs", section["num_of_dofs"], count, "missing")
     yield from _motor_map("joint_mapping", section.get("joint_mapping"), policy)
-    yield from _by_joint(
-        "default_dof_pos", section["default_dof_pos"], policy.default, policy, "pose"
-    )
+    yield from _by_joint("default_dof_pos", section["default_dof_pos"], default, policy, "pose")
     torque = section.get("torque_limits")
-    yield from _by_joint("torque_limits", torque, policy.torque, policy, "limit")
+    yield from _by_joint("torque_limits", torque, policy.facts.torque_limit_nm, policy, "limit")
     if section.get("wheel_indices"):
         text = f"wheel_indices is {section['wheel_indices']!r}: joints there are driven by velocity"
         yield Finding("limit", "wheel_indices", text, evidence={"file": section["wheel_indices"]})
     if base:
         yield from _rl_sar_base(section, policy)
         return
-    yield from _by_joint("rl_kp", section.get("rl_kp"), policy.kp, policy, "gain")
-    yield from _by_joint("rl_kd", section.get("rl_kd"), policy.kd, policy, "gain")
-    scale = np.full(count, policy.scale)
+    yield from _by_joint("rl_kp", section.get("rl_kp"), policy.facts.kp_nm_per_rad, policy, "gain")
+    yield from _by_joint("rl_kd", section.get("rl_kd"), policy.facts.kd_nms_per_rad, policy, "gain")
+    scale = np.full(count, policy.facts.action_scale_rad)
     yield from _by_joint("action_scale", section.get("action_scale"), scale, policy, "scale")
-    actions = (policy.limits - policy.default[:, None]) / policy.scale
+    actions = (policy.limits - default[:, None]) / policy.facts.action_scale_rad
     for side, name in ((0, "clip_actions_lower"), (1, "clip_actions_upper")):
         yield from _by_joint(name, section.get(name), actions[:, side], policy, "limit")
     terms = section.get("observations")
     yield from _terms("observations", terms if isinstance(terms, list) else [], RL_SAR_TERMS)
-    yield from _one("num_observations", section.get("num_observations"), _FRAME, "term")
+    yield from _one("num_observations", section.get("num_observations"), FRAME_SIZE, "term")
     for name in _SCALES:
         yield from _scale(name, section.get(name), 3 if name == "commands_scale" else 1)
     if (
@@ -359,18 +325,19 @@ def _rl_sar(section: dict[str, Any], policy: PolicyFacts, base: bool) -> Iterato
         yield Finding("order", "observations", text, evidence={"file": priority, "policy": "time"})
 
 
-def _rl_sar_base(section: dict[str, Any], policy: PolicyFacts) -> Iterator[Finding]:
+def _rl_sar_base(section: dict[str, Any], policy: _Policy) -> Iterator[Finding]:
     """What base.yaml alone has: times, and names in the motors' order."""
-    yield from _one("dt", section.get("dt"), policy.control_dt_s / policy.decimation, "time")
-    yield from _one("decimation", section.get("decimation"), policy.decimation, "time")
-    if policy.motors is None:
+    step_s = policy.facts.control_dt_s / policy.facts.decimation
+    yield from _one("dt", section.get("dt"), step_s, "time")
+    yield from _one("decimation", section.get("decimation"), policy.facts.decimation, "time")
+    if policy.order is None:
         return
-    right = policy.by_motor(np.array(policy.joint_names)).tolist()
+    right = policy.by_motor(np.array(policy.names)).tolist()
     names = section["joint_names"]
     if names == right:
         return
     evidence = {"file": names, "policy": right}
-    if names == list(policy.joint_names):
+    if names == list(policy.names):
         text = "joint_names are in the policy's order, not in the motors'"
     else:
         there = listed(names if isinstance(names, list) else [])
