@@ -1,4 +1,4 @@
-"""`gaitforge publish`, `get` and `manifest`."""
+"""`gaitforge publish`, `get`, `manifest` and `record`."""
 
 import argparse
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from gaitforge.pipeline.cli.parsing.options import (
     option,
 )
 from gaitforge.pipeline.cli.parsing.parser import command
-from gaitforge.pipeline.cli.parsing.values import store_address, uses
+from gaitforge.pipeline.cli.parsing.values import positive, store_address, uses, whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
 from gaitforge.pipeline.cli.transfer import ACTIONS, export_with_progress
 from gaitforge.pipeline.terminal import TerminalReporter, show_one
@@ -133,3 +133,47 @@ def _manifest(arguments: argparse.Namespace) -> None:
 
     path = write_manifest(datasets.open_store(arguments.store))
     show_one({"manifest": str(path), "bytes": path.stat().st_size}, arguments.json)
+
+
+@command(
+    "gaitforge record go1.zarr --env mjlab:Mjlab-Velocity-Flat-Unitree-Go1 --policy policy.onnx",
+    STORE,
+    option("--env", "mjlab:TASK, gymnasium:ID, or module:function of the robots", required=True),
+    option("--policy", "random, a file NAME.onnx, or module:function", default="random"),
+    option("--robots", "stepped together", positive, 64),
+    option("--steps", "of each robot", positive, 1000),
+    option("--seed", "of the environment, and of random actions", whole, 0),
+    option("--device", "of mjlab's simulation", default="cpu"),
+    option("--part-steps", "steps of a part, at least", positive, 200_000),
+    option("--control-dt", "seconds of a step, where the environment does not tell it", float),
+    JSON,
+)
+def record(arguments: argparse.Namespace) -> Callable[[], None]:
+    """Step an environment of mjlab, Gymnasium or your own with a policy, and record it."""
+    uses(arguments, "store", "env", "policy", "robots", "steps", "seed", "device", "part_steps")
+    uses(arguments, "control_dt", "json")
+    return partial(_record, arguments)
+
+
+def _record(arguments: argparse.Namespace) -> None:
+    from gaitforge.plugins.exchange.recording.loops import made_environment, made_policy, run_loop
+    from gaitforge.plugins.exchange.recording.recording import record as recording
+
+    env = made_environment(arguments.env, arguments.robots, arguments.device)
+    act = made_policy(arguments.policy, env, arguments.seed)
+    of_all = {"task": arguments.env, "quality": arguments.policy, "policy": arguments.policy}
+    total = arguments.robots * arguments.steps
+    with (
+        TerminalReporter().step("record", total, "step") as advance,
+        recording(
+            arguments.store,
+            env,
+            part_steps=arguments.part_steps,
+            control_dt_s=arguments.control_dt,
+            **of_all,
+        ),
+    ):
+        run_loop(env, act, arguments.steps, arguments.seed, lambda steps: advance(steps, ""))
+    info = datasets.open_store(arguments.store).info()
+    made = {"store": str(arguments.store), "episodes": info.episodes, "steps": info.steps}
+    show_one({**made, "parts": info.parts, "hash": info.hash}, arguments.json)

@@ -38,6 +38,11 @@ GET = CommandEntry(
     f"{_HERE}.commands:get",
     group="exchange with other projects",
 )
+RECORD = CommandEntry(
+    "step an environment of mjlab, Gymnasium or your own with a policy, and record it",
+    f"{_HERE}.commands:record",
+    group="make data",
+)
 MANIFEST = CommandEntry(
     "write the list of files by which a store is read from a web server",
     f"{_HERE}.commands:manifest",

@@ -67,6 +67,7 @@ class Batch:
         self.num_envs = robots
         self.cfg = SimpleNamespace(auto_reset=auto_reset)
         self.step_dt = 0.02
+        self.device = "cpu"
         self._values = values
         self._envs = [Counting(robot) for robot in range(robots)]
         self._obs = torch.zeros(robots, 3)
@@ -77,8 +78,8 @@ class Batch:
     def _seen(self) -> Any:
         return {"policy": self._obs, "critic": 2 * self._obs}
 
-    def reset(self, env_ids: Any = None) -> Any:
-        """All robots, or those of ids."""
+    def reset(self, *, seed: Any = None, env_ids: Any = None) -> Any:
+        """All robots, or those of ids; nothing is drawn."""
         for robot in range(self.num_envs) if env_ids is None else env_ids.tolist():
             self._obs[robot] = torch.as_tensor(self._envs[robot].reset()[0])
         return self._seen(), {}

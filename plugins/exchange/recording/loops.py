@@ -1,0 +1,178 @@
+"""Loops of environments that are named by text, for `gaitforge record`: made, stepped, reset.
+
+An environment: `mjlab:TASK`, `gymnasium:ID`, or `module:function` of the number of robots.
+A policy: `random`, a file `NAME.onnx`, or `module:function` of what the environment returned.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaitforge.common.errors import DatasetError, missing_package
+from gaitforge.common.extensions import own_function
+from gaitforge.common.trust import check_trusted
+from gaitforge.plugins.exchange.recording.environments import (
+    DISABLED,
+    OBS,
+    as_array,
+    autoreset_of,
+    is_batched,
+    observations,
+)
+
+RANDOM = "random"
+_ONNX = ".onnx"
+
+Act = Callable[[Any], Any]
+"""Takes what the environment returned as its observation; returns the actions (N, A)."""
+
+
+def made_environment(name: str, robots: int, device: str = "cpu") -> Any:
+    """The environment of a name, with a number of robots.
+
+    mjlab's environments do not reset themselves, so that the last observation of an episode is
+    known: the loop resets them.
+
+    Raises:
+        DatasetError: its package is not installed, or there is none of this name.
+        UntrustedCodeError: "module:function" that the user's command line does not name.
+    """
+    kind, _, member = name.partition(":")
+    try:
+        if kind == "mjlab":
+            return _mjlab_environment(member, robots, device)
+        if kind == "gymnasium":
+            import gymnasium
+
+            return gymnasium.make_vec(member, robots, vectorization_mode="sync")
+    except ImportError as error:
+        raise DatasetError(f"{name}: {error}; install {kind} beside gaitforge") from error
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise DatasetError(f"{name}: {error}") from error
+    except Exception as error:  # gymnasium has errors of its own for names
+        if type(error).__module__.startswith("gymnasium"):
+            raise DatasetError(f"{name}: {error}") from error
+        raise
+    check_trusted(name)
+    return own_function(name)(robots)
+
+
+def _mjlab_environment(task: str, robots: int, device: str) -> Any:
+    """An environment of mjlab's registry."""
+    from mjlab.envs import ManagerBasedRlEnv  # pyright: ignore[reportMissingImports]
+    from mjlab.tasks.registry import load_env_cfg  # pyright: ignore[reportMissingImports]
+
+    config = load_env_cfg(task)
+    config.scene.num_envs = robots
+    config.auto_reset = False
+    return ManagerBasedRlEnv(cfg=config, device=device)
+
+
+def made_policy(name: str, env: Any, seed: int) -> Act:
+    """What acts in an environment.
+
+    Raises:
+        DatasetError: no such file, a file that is no such model, or no onnxruntime.
+        UntrustedCodeError: "module:function" that the user's command line does not name.
+    """
+    if name == RANDOM:
+        shape = env.action_space.shape
+        rng = np.random.default_rng(seed)
+        space = getattr(env, "single_action_space", env.action_space)
+        if np.issubdtype(getattr(env.action_space, "dtype", np.float32), np.integer):
+            return lambda observation: rng.integers(0, space.n, shape)
+        low, high = (np.clip(as_array(end), -1, 1) for end in (space.low, space.high))
+        return lambda observation: rng.uniform(low, high, shape).astype(np.float32)
+    if name.endswith(_ONNX):
+        return OnnxActor(Path(name))
+    check_trusted(name)
+    return own_function(name)
+
+
+class OnnxActor:
+    """A policy without memory in an ONNX file with one input: observations (N or 1, D) float32."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise DatasetError(missing_package(str(path), "onnxruntime", "onnx")) from error
+        if not path.is_file():
+            raise DatasetError(f"no file {path}")
+        try:
+            self._session = onnxruntime.InferenceSession(
+                path.read_bytes(), providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's own errors have no common class
+            raise DatasetError(
+                f"{path} is no model that onnxruntime loads: {error!s:.200}"
+            ) from None
+        inputs = self._session.get_inputs()
+        if len(inputs) != 1:
+            names = ", ".join(entry.name for entry in inputs)
+            raise DatasetError(f"{path} has the inputs {names}; one is allowed: the observation")
+        self._name = inputs[0].name
+        self._one_by_one = inputs[0].shape[0] == 1
+        self._width = inputs[0].shape[-1]
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """Actions (N, A) for what an environment returned."""
+        rows = observations(observation)[OBS].astype(np.float32, copy=False)
+        if isinstance(self._width, int) and rows.shape[-1] != self._width:
+            raise DatasetError(f"the policy takes {self._width} numbers, not {rows.shape[-1]}")
+        if not self._one_by_one:
+            return self._session.run(None, {self._name: rows})[0]
+        return np.concatenate([self._session.run(None, {self._name: row[None]})[0] for row in rows])
+
+
+def run_loop(env: Any, act: Act, steps: int, seed: int, advance: Callable[[int], object]) -> None:
+    """Step all robots `steps` times, and reset those whose episodes ended where that is needed.
+
+    Args:
+        advance: called with the robots' steps after every step.
+    """
+    batched = is_batched(env)
+    resets = autoreset_of(env) == DISABLED
+    seen = _first(env.reset(seed=seed))
+    robots = int(env.num_envs) if batched else 1
+    for _ in range(steps):
+        returned = env.step(_like(act(seen), seen))
+        seen, ends = returned[0], returned[2:-1]
+        if resets:
+            done = np.logical_or.reduce([np.atleast_1d(as_array(end)).astype(bool) for end in ends])
+            if done.any():
+                seen = _reset(env, done, batched)
+        advance(robots)
+
+
+def _reset(env: Any, done: np.ndarray, batched: bool) -> Any:
+    """Reset robots of a mask (N,); returns the observation of all."""
+    if not batched:
+        return _first(env.reset())
+    if (
+        hasattr(env, "single_observation_space")
+        and hasattr(env, "metadata")
+        and not hasattr(getattr(env, "unwrapped", env), "observation_manager")
+    ):
+        return _first(env.reset(options={"reset_mask": done}))
+    import torch  # manager environments are on torch
+
+    ids = torch.from_numpy(np.flatnonzero(done)).to(env.device)
+    return _first(env.reset(env_ids=ids))
+
+
+def _first(returned: Any) -> Any:
+    return returned[0] if isinstance(returned, tuple) else returned
+
+
+def _like(action: Any, seen: Any) -> Any:
+    """An action as a tensor where observations are tensors."""
+    while hasattr(seen, "keys"):
+        seen = next(iter(seen.values()))
+    if not hasattr(seen, "detach") or hasattr(action, "detach"):
+        return action
+    import torch
+
+    return torch.as_tensor(action, device=seen.device)
