@@ -49,5 +49,5 @@ MANIFEST = CommandEntry(
     group="exchange with other projects",
 )
 CROISSANT = CardPage(
-    "croissant.json", "for machines (Croissant)", f"{_HERE}.croissant:croissant_text"
+    "croissant.json", "Croissant (for machines)", f"{_HERE}.croissant:croissant_text"
 )
