@@ -24,7 +24,14 @@ OVERLAYS = "overlays"
 """Folder of the fields added after collection: a store for each, with the same parts."""
 FOLDERS = (PARTS, OVERLAYS, IMPORTS, CATALOG, EDITS, TAGS)
 """The folders of a store, each after those it relies on; hidden ones are not part of it."""
-PUBLISHED = ("README.md", "LICENSE", "CITATION.cff", "card.md")
+PUBLISHED = (
+    "README.md",
+    "LICENSE",
+    "CITATION.cff",
+    "card.md",
+    "croissant.json",
+    "manifest.json",
+)
 """Files that a published store has beside its own, and pages (.html)."""
 PICTURES = "pictures"
 """Folder of a published store's pictures."""

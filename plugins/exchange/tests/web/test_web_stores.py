@@ -234,6 +234,7 @@ def test_the_commands_take_an_address(web: Served, tmp_path: Path, run: Run) -> 
     assert run("info", out).code == 0
     assert run("manifest", out).code == 0
     assert (out / MANIFEST).is_file()
+    assert run("verify", out).code == 0
     assert call("card", address, "--out", str(tmp_path / "card")) == 0
     assert call("doctor", address) in (0, 1)
     small = ["--model", "mlp", "--steps", "1", "--batch-size", "4"]
