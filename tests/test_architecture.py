@@ -58,6 +58,7 @@ LAZY = {
     "obstore": "extra s3",
     "rerun": "extra rerun",
     "onnx": "extra onnx",
+    "mjlab": "its own environment",
     "onnxruntime": "extra onnx",
     "onnxscript": "extra onnx",
     "tensordict": "extra bench",

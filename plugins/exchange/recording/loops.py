@@ -143,24 +143,19 @@ def run_loop(env: Any, act: Act, steps: int, seed: int, advance: Callable[[int],
         if resets:
             done = np.logical_or.reduce([np.atleast_1d(as_array(end)).astype(bool) for end in ends])
             if done.any():
-                seen = _reset(env, done, batched)
+                seen = _reset(env, done, seen)
         advance(robots)
 
 
-def _reset(env: Any, done: np.ndarray, batched: bool) -> Any:
+def _reset(env: Any, done: np.ndarray, seen: Any) -> Any:
     """Reset robots of a mask (N,); returns the observation of all."""
-    if not batched:
+    if not is_batched(env):
         return _first(env.reset())
-    if (
-        hasattr(env, "single_observation_space")
-        and hasattr(env, "metadata")
-        and not hasattr(getattr(env, "unwrapped", env), "observation_manager")
-    ):
+    tensor = _leaf(seen)
+    if not hasattr(tensor, "new_tensor"):
         return _first(env.reset(options={"reset_mask": done}))
-    import torch  # manager environments are on torch
-
-    ids = torch.from_numpy(np.flatnonzero(done)).to(env.device)
-    return _first(env.reset(env_ids=ids))
+    # Manager environments are on tensors, and take ids; a new tensor has the type of the old one.
+    return _first(env.reset(env_ids=tensor.new_tensor(np.flatnonzero(done)).long()))
 
 
 def _first(returned: Any) -> Any:
@@ -169,10 +164,14 @@ def _first(returned: Any) -> Any:
 
 def _like(action: Any, seen: Any) -> Any:
     """An action as a tensor where observations are tensors."""
+    tensor = _leaf(seen)
+    if not hasattr(tensor, "new_tensor") or hasattr(action, "new_tensor"):
+        return action
+    return tensor.new_tensor(action)
+
+
+def _leaf(seen: Any) -> Any:
+    """The array of an observation, or of the first of its groups."""
     while hasattr(seen, "keys"):
         seen = next(iter(seen.values()))
-    if not hasattr(seen, "detach") or hasattr(action, "detach"):
-        return action
-    import torch
-
-    return torch.as_tensor(action, device=seen.device)
+    return seen
