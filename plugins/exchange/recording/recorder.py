@@ -276,7 +276,11 @@ class Recorder:
                 "record without it by final_obs=False"
             )
         seen = observations(final_obs) if names else {}
-        return {final: seen[name] for name, final in names.items()}
+        # A list or a wider type is cast: a type that is not the schema's would refuse the part.
+        return {
+            final: seen[name].astype(self._fields[name][1], copy=False)
+            for name, final in names.items()
+        }
 
     def _make_room(self, buffer: EpisodeBuffer) -> None:
         """Commit what is finished, and cut the oldest running episodes while too much is left."""

@@ -1,6 +1,7 @@
 """The bound of what mirrors of remote stores keep on disk: the objects of arrays.
 
-The oldest are removed first. Small files stay: a store is opened from them without its server.
+Those that were used least recently are removed first. Small files stay: a store is opened from them
+without its server.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from gaitforge.common.errors import DatasetError
 from gaitforge.common.files import cache_folder
 from gaitforge.datasets.layout import PARTS
+from gaitforge.plugins.exchange.web.manifest import MANIFEST
 
 CACHE = "GAITFORGE_CACHE"
 """Variable: the folder of mirrors (default: gaitforge's folder in the user's cache)."""
@@ -19,7 +21,7 @@ CACHE_GB = "GAITFORGE_CACHE_GB"
 """Variable: the most GB of arrays in that folder (default: 50)."""
 _DEFAULT_GB = 50.0
 _IN_USE_S = 600.0
-"""Objects that were fetched less long ago stay: a reader may be about to read them."""
+"""Objects that were used less long ago stay: a reader may be about to read them."""
 
 
 def mirrors_folder() -> Path:
@@ -55,8 +57,10 @@ class CacheBound:
 
 
 def _objects() -> Iterator[Path]:
-    """The objects of arrays in all mirrors."""
-    yield from (path for path in mirrors_folder().glob(f"*/{PARTS}/*/**/*") if path.is_file())
+    """The objects of arrays in all mirrors of stores on web servers, which have a manifest."""
+    for manifest in mirrors_folder().glob(f"*/{MANIFEST}"):
+        objects = manifest.parent.glob(f"{PARTS}/*/**/*")
+        yield from (path for path in objects if path.is_file())
 
 
 def _remove_oldest(wanted: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.common.errors import missing_package
+from gaitforge.flows.stages.transfer import JOINT_ARRAYS
 from gaitforge.learners.export.description import RobotFacts
 
 
@@ -58,9 +59,9 @@ def described_robot(control: Any) -> RobotFacts:
             name: tuple(v) if isinstance(v, list) else v for name, v in control.items()
         }
         facts = RobotFacts(**entries, observation={}, command=())
-        by_joint = np.array([entries[name] for name in _BY_JOINT], np.float64)
+        by_joint = np.array([entries[name] for name in JOINT_ARRAYS], np.float64)
         single = np.array([entries[name] for name in _SINGLE], np.float64)
-        sound = by_joint.shape == (len(_BY_JOINT), len(facts.joint_names))
+        sound = by_joint.shape == (len(JOINT_ARRAYS), len(facts.joint_names))
         sound &= bool(np.isfinite(by_joint).all() and single.ndim == 1 and (single >= 0).all())
         sound &= set(facts.motor_names) in (set(), set(facts.joint_names))
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -70,14 +71,6 @@ def described_robot(control: Any) -> RobotFacts:
     return facts
 
 
-_BY_JOINT = (
-    "default_joint_pos_rad",
-    "joint_lower_rad",
-    "joint_upper_rad",
-    "kp_nm_per_rad",
-    "kd_nms_per_rad",
-    "torque_limit_nm",
-)
 _SINGLE = ("action_scale_rad", "action_limit", "target_margin_rad", "control_dt_s", "decimation")
 
 
