@@ -22,7 +22,7 @@ from gaitforge.pipeline.terminal import TerminalReporter
 if TYPE_CHECKING:
     from benchmarks.harness import Bench
 
-BENCHES = ("store", "learners", "sim", "formats", "recording", "flows")
+BENCHES = ("store", "learners", "sim", "formats", "recording", "web", "flows")
 
 
 def build_parser() -> Parser:
@@ -34,7 +34,8 @@ def build_parser() -> Parser:
             "what",
             "store: beside other libraries' loaders; learners: the models beside each other; "
             "sim: the simulators, and collection beside bare physics; formats: imports; recording: "
-            "what gaitforge.record costs a loop; flows: the cost of orchestration",
+            "what gaitforge.record costs a loop; web: training from a server; flows: the cost of "
+            "orchestration",
             default="all",
             nargs="?",
             choices=("all", *BENCHES),

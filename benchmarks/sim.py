@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.collection import measure_collection
 from benchmarks.harness import Bench, Figures, Rows, bar
+from benchmarks.sim_peers import PeerSizes, measure_peers
 from benchmarks.task import TaskSizes, measure_task, task_bars
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics import availability, make_backend
@@ -38,7 +39,7 @@ class SimBenchConfig:
         steps: most steps of a measurement, after `warm_up`; it ends after `enough_s` anyway.
         threads: numbers of simulators that collect in parallel, measured besides one alone.
         episodes: per part; rounds: of collection and bare physics in turn.
-        task: of the task without physics.
+        task: of the task without physics; peers: of a Go2 beside other projects' simulators.
     """
 
     robots: tuple[int, ...] = (64, 256, 1024, 2048, 4096, 8192)
@@ -50,6 +51,7 @@ class SimBenchConfig:
     episodes: int = 300
     rounds: int = 3
     task: TaskSizes = field(default_factory=TaskSizes)
+    peers: PeerSizes = field(default_factory=PeerSizes)
 
 
 def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
@@ -62,13 +64,17 @@ def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[s
         plans = [LeggedPlan(grid=grid, threads=grid.parts) for grid in grids]
         collected = [measure_collection(plan, config.rounds, folder, advance) for plan in plans]
     stages = [each.pop("stages") for each in collected]
+    with reporter.step("bench peers", 1, "run") as advance:
+        peers, missing = measure_peers(config.peers, folder)
+        advance(1, "")
     return {
         "backends": backends,
         "task": [task],
         "collection": collected,
         "stages": stages[0],
+        "peers": peers,
         "bars": [*_bars(backends, collected), *task_bars(task)],
-        "notes": notes,
+        "notes": [*notes, *missing],
     }
 
 
@@ -158,6 +164,7 @@ def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     )
     shares = [{"stage": stage, "share": share} for stage, share in record["stages"].items()]
     yield "Share of a collecting thread's time", shares
+    yield "On flat ground, one thread, beside other projects' simulators", record["peers"]
     yield "Bars", record["bars"]
 
 
@@ -172,6 +179,7 @@ BENCH = Bench(
         episodes=4,
         rounds=1,
         task=TaskSizes(robots=4, resets=4, rounds=1),
+        peers=PeerSizes(robots=2, seconds=0.02, rounds=1, episodes=2),
     ),
     _measure,
     _tables,

@@ -395,6 +395,18 @@ class EpisodeSelection:
             first = stop
         return units
 
+    def spread(self, steps: int) -> Self:
+        """Reading units at even distances, with about so many steps; all of them if that is less.
+
+        The first unit of a large selection is always among them, and each is read whole.
+        """
+        units = self.units()
+        count = -(-len(units) * steps // max(1, self.steps))
+        if count >= len(units):
+            return self
+        chosen = [units[k * len(units) // count] for k in range(count)]
+        return self.with_rows(np.concatenate([self.rows[u.first : u.stop] for u in chosen]))
+
     def unit_rows(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
         """(E,) first row of each of the unit's episodes in `read_unit`'s array, and lengths."""
         lengths = self.lengths[unit.first : unit.stop]

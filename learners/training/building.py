@@ -51,6 +51,12 @@ from gaitforge.learners.training.config import OF_POLICY, TrainConfig, shown_val
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
 from gaitforge.learners.training.update import ValueLosses
 
+STATISTICS_STEPS = 1 << 21
+"""Steps that the normalisers of a larger selection are computed from.
+
+The error of a mean of so many independent steps is 0.07 % of their standard deviation; steps of one
+episode are alike, so it is a few times that. Bounds of inputs are twice the largest value seen."""
+
 # Causes of a non-finite loss or gradient.
 _NAMED_EPISODES = 4
 
@@ -111,8 +117,9 @@ def build_policy(
 
     `spec`: of a training that goes on, the network that it has; by default the config's model.
 
-    A new one has random weights and the selection's statistics. A Gaussian policy learns its std
-    unless the network's config has a `fixed_std`.
+    A new one has random weights and the selection's statistics, of a selection of more than
+    `STATISTICS_STEPS` steps those of as many, spread over it: its first update waits for no more
+    data. A Gaussian policy learns its std unless the network's config has a `fixed_std`.
 
     With `start` it is the policy of that checkpoint, its average if it has one. Normalisers and
     bounds of inputs stay as they are: the weights were learned in these units, and in others the
@@ -126,8 +133,9 @@ def build_policy(
     _check_vectors(selection.schema)
     spec = spec or _begun_spec(config, start)
     layout, act_dim, shown = _layout(config, selection.schema)
-    observed = _statistics("obs", selection, layout)
-    acted = _statistics("action", selection, layout)
+    measured = selection.spread(STATISTICS_STEPS)
+    observed = _statistics("obs", measured, layout)
+    acted = _statistics("action", measured, layout)
     if start is None:
         policy = _new_policy(config, selection, spec, (layout, act_dim, shown), (observed, acted))
         notes = _scale_notes(selection.schema, {"obs": observed, "action": acted})
@@ -194,7 +202,8 @@ def _new_policy(
     if shown is not None:
         seen = _normaliser("obs", observed)
         action_normaliser = Normaliser(seen.mean[shown], seen.std[shown])
-    obs_normaliser = _inputs(selection, layout, observed, (action_normaliser, acted))
+    measured = selection.spread(STATISTICS_STEPS)
+    obs_normaliser = _inputs(measured, layout, observed, (action_normaliser, acted))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
@@ -208,7 +217,7 @@ def _new_policy(
     actions = action_normaliser if config.normalise_actions else Normaliser.identity(act_dim)
     if objective.values:
         network = BoundedNetwork(network)
-        actions = _bounds(selection, layout, shown)
+        actions = _bounds(measured, layout, shown)
     gaussian = None
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))

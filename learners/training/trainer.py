@@ -44,6 +44,8 @@ TABLE = "metrics.csv"
 CONFIG = "config.json"
 _LOGGED = (CONFIG, "plan.json", HISTORY, TABLE)
 """Files of a run's folder that its loggers get."""
+_VALIDATION_STEPS = 1 << 18
+"""Steps of held-out episodes that a validation chooses its batches from, at least."""
 _TAGS = {
     "loss": "loss/train",
     "validation_loss": "loss/validation",
@@ -299,25 +301,32 @@ class Trainer:
         self.updater.policy.train()
 
     def _validation_loss(self, policy: PolicyNetwork, held_out: Selection) -> float:
-        """The loss over the first batches of the held-out episodes, always the same ones."""
+        """The loss over the first batches of the held-out episodes, always the same ones.
+
+        Of many held-out episodes they come from units at even distances: reading all units for a
+        few batches would take longer than the updates between two validations.
+        """
+        config = self.config
+        steps = config.validation_batches * config.batch_size * config.window_len
+        held_out = held_out.spread(max(steps, _VALIDATION_STEPS))
         # With fewer episodes than ranks, every rank computes all of them; the mean is the same.
         shared = len(held_out) >= self.ranks.world_size
         ranks = self.ranks if shared else Ranks(device=self.ranks.device)
-        stream = open_stream(self.config, held_out, ranks, seed=0)
+        stream = open_stream(config, held_out, ranks, seed=0)
         labels = None
         if policy.conditioned:
             labels = Labels(policy, held_out, stream.config.prefix_len)
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():
-            read = without_padding(self.config, stream, held_out)
+            read = without_padding(config, stream, held_out)
             batches = with_labels(with_bodies(read, held_out), labels)
             for number, batch in enumerate(batches, start=1):
                 loss = self.updater.summed_loss(policy, on_device(batch, self.ranks)).double()
                 sums += torch.stack([loss, batch["mask"].sum().to(loss)])
                 if fault is None and not loss.isfinite():
                     fault = data_fault(batch, held_out) or "the validation loss is not finite"
-                if number == self.config.validation_batches:
+                if number == config.validation_batches:
                     break
         stream.close()
         total, valid = self.ranks.sum(sums).tolist()

@@ -1,6 +1,7 @@
 """The benchmark of the simulators: its clock, and one small run of all of it."""
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.collection import (
     STAGES,
     StageClock,
 )
+from benchmarks.sim_peers import BARE, COLLECTED, INSTALL, PYTHON, PeerSizes, measure_peers
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +47,7 @@ def test_a_small_run_measures_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.sim.backend_names", lambda: ["mujoco"])
+    monkeypatch.setenv(PYTHON, str(tmp_path / "python"))
     assert main(["sim", "--quick", "--out", str(tmp_path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads((tmp_path / "bench_sim.json").read_text())
@@ -60,6 +63,18 @@ def test_a_small_run_measures_all_of_it(
     (task,) = record["task"]
     assert task["robots"] == task["resets"] == 4
     assert min(task["step_us_1_thread"], task["step_us_2_threads"], task["reset_ms"]) > 0
+    assert [each["simulator"] for each in record["peers"]] == [BARE.name, COLLECTED.name]
+    assert all(each["steps_per_cpu_s"] > 0 for each in record["peers"])
+    assert record["notes"][-1].endswith(INSTALL)
     bar, *of_task = record["bars"]
     assert len(of_task) == 2
     assert bar["met"] == (collected["ratio"] >= 0.90)
+
+
+def test_an_environment_without_the_peers_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, sys.executable)
+    sizes = PeerSizes(robots=2, seconds=0.02, rounds=1, episodes=2)
+    with pytest.raises(ValueError, match="No module named 'mujoco_uni'"):
+        measure_peers(sizes, tmp_path)

@@ -259,6 +259,24 @@ def test_reading_refuses_unknown_fields_and_episodes(store: Store) -> None:
         store.select().episode(11)
 
 
+@settings(max_examples=30, deadline=None)
+@given(steps=st.integers(1, 200_000))
+def test_a_spread_is_of_whole_units_at_even_distances(many: Store, steps: int) -> None:
+    whole = many.select()
+    units = whole.units()
+    spread = whole.spread(steps)
+    parts = dict.fromkeys(unit.part_id for unit in spread.units())
+    assert spread.hash == whole.of_parts(list(parts)).hash  # a part is a unit here
+    assert (
+        min(steps, whole.steps)
+        <= spread.steps
+        < steps + 2 * max(whole.lengths[unit.first : unit.stop].sum() for unit in units)
+    )
+    names = [unit.part_id for unit in units]
+    gaps = np.diff([names.index(part) for part in parts])
+    assert len(gaps) == 0 or gaps.max() - gaps.min() <= 1
+
+
 def test_a_repetition_is_on_the_side_of_its_original(tmp_path: Path) -> None:
     store = open_store(small_store(tmp_path / "s", [(2,) * 50]).path)
     given = part_input((2,) * 100, 1000)

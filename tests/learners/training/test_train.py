@@ -62,6 +62,21 @@ def test_a_loaded_policy_has_the_datas_statistics(selection: Selection, tmp_path
     assert not policy.training
 
 
+def test_a_large_selection_is_measured_by_a_spread_of_it(
+    selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gaitforge.learners.training.building.STATISTICS_STEPS", 1)
+    monkeypatch.setattr("gaitforge.datasets.selection.SHARD_STEPS", 64)
+    train(replace(SHORT, steps=1), selection, tmp_path)
+    policy = load_policy(tmp_path, obs_slices=OBS_SLICES)
+    rest, _ = selection.split(SHORT.held_out_fraction, SHORT.seed)
+    part = rest.spread(1)
+    assert 0 < part.steps < rest.steps
+    mean = policy.action_normaliser.mean.numpy()
+    np.testing.assert_allclose(mean, part.statistics("action").mean, rtol=1e-5)
+    assert not np.allclose(mean, rest.statistics("action").mean, rtol=1e-5)
+
+
 def test_actions_may_stay_in_their_units(selection: Selection, tmp_path: Path) -> None:
     config = replace(SHORT, normalise_actions=False, objective="gaussian-bc", model="bot")
     config = replace(config, model_overrides=SMALL["bot"] | {"fixed_std": 0.1}, steps=2)
