@@ -58,6 +58,8 @@ class Bench:
             figures = self.measure(config, Path(folder), reporter)
         load = {"before": before, "after": os.getloadavg()[0], "cores": os.cpu_count()}
         notes = [f"load average {before:.1f} before, on {os.cpu_count()} cores"]
+        if (siblings := _threads_of_a_core()) > 1:
+            notes.append(f"{siblings} of these cores are hyper-threads of one: they share its units")
         if before > _QUIET_LOAD:
             notes.append("the machine was busy: judge by the ratios, not by the times")
         notes += figures.get("notes", ())
@@ -100,6 +102,15 @@ def bar(
 def median(values: Iterable[float]) -> float:
     """The median as a plain float."""
     return float(np.median(list(values)))
+
+
+def _threads_of_a_core() -> int:
+    """Processors that the first core shows to the system; 1 where it does not say."""
+    listed = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+    if not listed.is_file():
+        return 1
+    ranges = [text.split("-") for text in listed.read_text().strip().split(",")]
+    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
 
 
 def run_alone(program: str, *arguments: object) -> tuple[str, float]:
