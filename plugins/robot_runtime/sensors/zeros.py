@@ -148,13 +148,13 @@ def sags(robot: RobotCard) -> np.ndarray:
     trunk sinks by the weight over the stiffness along that way.
     """
     kinematics = LegKinematics(robot)
-    up = np.array([[[0.0, 0.0, 1.0]]])
     sliding = np.zeros((SHARES + 1, N_JOINTS))
-    for share, load in enumerate(np.arange(SHARES + 1) * (MOST_SAG / SHARES)):
-        for _ in range(40):  # the torque follows from the pose, which the torque bends
-            pose = robot.default_joint_pos_rad + sliding[share]
-            torque = kinematics.rise_gradient(pose[None], up)[0] * load * robot.weight_n / N_LEGS
-            sliding[share] += 0.5 * (torque / robot.kp_nm_per_rad - sliding[share])
+    up = np.broadcast_to([0.0, 0.0, 1.0], (SHARES + 1, 1, 3))
+    loads = np.arange(SHARES + 1)[:, None] * (MOST_SAG / SHARES)
+    for _ in range(40):  # the torque follows from the pose, which the torque bends
+        pose = robot.default_joint_pos_rad + sliding
+        torque = kinematics.rise_gradient(pose, up) * loads * robot.weight_n / N_LEGS
+        sliding += 0.5 * (torque / robot.kp_nm_per_rad - sliding)
     feet = kinematics.foot_positions(robot.default_joint_pos_rad[None])
     step = 0.01 * robot.leg_length_m
     lower, higher = (
@@ -188,22 +188,19 @@ def kind_off(robot: RobotCard, q: np.ndarray) -> KindOff | None:
     """
     from_default = q - robot.default_joint_pos_rad
     *sliding, staying = sags(robot)
-    best = np.inf, 0, np.zeros(N_LEGS)
-    for one, second, half in product(range(SHARES + 1), range(SHARES + 1), range(3)):
-        if one + second > SHARES:
-            continue
-        slid = sliding[one] * np.tile([half / 2, 1.0, 1.0], N_LEGS)
-        stayed = second * (MOST_SAG / SHARES) * staying
-        rest_rad = (from_default - slid - stayed).reshape(N_LEGS, -1)
-        whole = float((rest_rad**2).sum())
-        for kind, angle in enumerate(rest_rad.mean(axis=0).tolist()):
-            # The squares about a mean are less by its own; the angle's own are added.
-            left = whole - (N_LEGS - 1) * angle**2
-            if left < best[0]:
-                best = left, kind, rest_rad[:, kind]
-    _, kind, rest_rad = best
+    shares = product(range(SHARES + 1), range(SHARES + 1), range(3))
+    one, second, half = np.array([each for each in shares if each[0] + each[1] <= SHARES]).T
+    hips = np.stack([half / 2, np.ones(len(half)), np.ones(len(half))], axis=1)
+    slid = np.array(sliding)[one] * np.tile(hips, N_LEGS)
+    stayed = second[:, None] * (MOST_SAG / SHARES) * staying
+    left_rad = (from_default - slid - stayed).reshape(len(one), N_LEGS, -1)
+    angles = left_rad.mean(axis=1)
+    # The squares about a mean are less by its own; the angle's own are added.
+    squares = (left_rad**2).sum(axis=(1, 2))[:, None] - (N_LEGS - 1) * angles**2
+    best, kind = np.unravel_index(squares.argmin(), squares.shape)
+    rest_rad = left_rad[best, :, kind]
     angle = float(rest_rad.mean())
     along = np.sort(rest_rad * np.sign(angle))
     if abs(angle) < LEAST_POSE_RAD or along[1] < abs(angle) / 2:
         return None
-    return KindOff(kind, angle)
+    return KindOff(int(kind), angle)
