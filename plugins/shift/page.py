@@ -16,6 +16,7 @@ from gaitforge.pipeline.report.pages import (
     count,
     fixed,
     interval,
+    markdown_table,
     write_sections,
 )
 
@@ -93,7 +94,11 @@ def precision(summary: Record) -> list[str]:
 
 def shown_beside(_: Path, summary: Record) -> dict[str, Any]:
     """What commands show beside the table: the data, and how exact the scores are."""
-    return {"title": "scores", "lines": ("", _abstract(summary), *precision(summary))}
+    return {
+        "title": "scores",
+        "lines": ("", _abstract(summary), *precision(summary)),
+        "texts": {"Returns and success": markdown_table(outcome_rows(summary))},
+    }
 
 
 def _abstract(summary: Record) -> str:
