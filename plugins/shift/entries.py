@@ -14,6 +14,6 @@ KIND = PlanKind(
 LEGGED_SHIFT_V1 = Preset(
     f"{_HERE}.benchmark:ShiftPlan",
     "a benchmark: nine offline learners under nominal draws, low friction and payload",
-    1.3,
+    1.2,
     places="data",
 )

@@ -1,8 +1,8 @@
 """The nine learners of legged-shift-v1: imitation, filtered and conditioned, and learned values.
 
 Imitators learn the actions that the policies chose, value-based methods those that were executed.
-All have the settings that suit their network and objective, and as many updates as take about the
-same time: two to four minutes of one core of docs/results/offline.md.
+All have the settings that suit their network and objective, and as many updates as take two to
+four minutes of one core. Nobody chose them by scores.
 """
 
 from gaitforge.flows.experiments.plan import Learners, Settings
