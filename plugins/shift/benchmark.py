@@ -276,8 +276,8 @@ def scored(out: Path, draws: str, policy: str) -> Path:
 
 
 def collection_of(store: Store) -> str:
-    """The collection of the benchmark that a store is, all its parts and no other; "" for none."""
-    parts = set(store.parts())
+    """The collection of the benchmark that a store is: all its parts, as collected; "" for none."""
+    parts = set() if store.edits() else set(store.parts())
     names = (name for name, plan in COLLECTIONS.items() if set(plan.part_ids()) == parts)
     return next(names, "")
 
