@@ -1,20 +1,27 @@
-"""Keep what a run measured, and write the verdicts of docs/results.md from what is kept.
+"""Keep what a run measured, and write the tables of docs/results from what is kept.
 
     python -m recipes.verdicts keep runs/sizes fcnet-sizes-6m
     python -m recipes.verdicts write
 
 `keep` makes docs/results/summaries/NAME.json of a finished folder's summary.json: the numbers of
-every seed, the statements, and how to repeat them. `write` puts the tables between two markers of
-docs/results.md. Verdicts are computed again from the numbers of the seeds.
+every seed, the statements, and how to repeat them. `write` puts the verdicts between two markers of
+docs/results.md, and on the pages of docs/results the table of a kept summary between
+
+    <!-- table of NAME: written by `python -m recipes.verdicts write` -->
+    <!-- end of the table -->
+
+Verdicts are computed again from the numbers of the seeds.
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gaitforge.flows.experiments.kinds import PLAN_KINDS
 from gaitforge.flows.experiments.plan import (
     FAILS,
     HOLDS,
@@ -29,7 +36,7 @@ from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
 from gaitforge.pipeline.presets.preset import PRESETS
-from gaitforge.pipeline.report.pages import fixed, policy, words
+from gaitforge.pipeline.report.pages import fixed, markdown_table, policy, words
 from gaitforge.pipeline.report.results import chance_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +44,11 @@ PAGE = ROOT / "docs" / "results.md"
 SUMMARIES = ROOT / "docs" / "results" / "summaries"
 BEGIN = "<!-- verdicts: written by `python -m recipes.verdicts write` -->"
 END = "<!-- end of the verdicts -->"
+_TABLE = re.compile(
+    r"(<!-- table of (\S+): written by `python -m recipes.verdicts write` -->)\n"
+    r".*?(<!-- end of the table -->)",
+    re.DOTALL,
+)
 MOST_BYTES = 100_000
 WRONG_INPUT = 2
 WORDS = {HOLDS: "**holds**", FAILS: "**does not hold**", OPEN: "**open**"}
@@ -61,6 +73,9 @@ _PLAN = (
     "repeats",
     "threads",
     "conditions",
+    "qualities",
+    "draws",
+    "zero",
     "published",
 )
 _RUN = (
@@ -69,6 +84,7 @@ _RUN = (
     "learner",
     "value",
     "seed",
+    "draws",
     "model",
     "parameters",
     "steps",
@@ -77,6 +93,7 @@ _RUN = (
     "test_mse",
     "train_mse",
     "score",
+    "score_ci95",
     "return",
     "return_fraction",
     "success",
@@ -86,7 +103,7 @@ _RUN = (
     "curve",
 )
 _ROW = ("measure", "title", "unit", "axis", "value", "series", "median", "figures", "facts")
-_SET = ("task", "set", "store", "dataset", "episodes", "steps", "zero", "expert")
+_SET = ("task", "set", "store", "collection", "dataset", "episodes", "steps", "zero", "expert")
 
 
 # What is kept.
@@ -300,6 +317,25 @@ def written(page: str, summaries: Mapping[str, Summary]) -> str:
     return f"{before}{BEGIN}\n\n{tables(summaries)}\n\n{END}{after}"
 
 
+def with_tables(page: str, summaries: Mapping[str, Summary]) -> str:
+    """A page with the table of each kept summary that a marker of it names."""
+
+    def filled(marker: re.Match[str]) -> str:
+        begin, name, end = marker.groups()
+        text = "Not measured yet."
+        if summary := summaries.get(name):
+            kind = PLAN_KINDS[summary["kind"]]
+            path = SUMMARIES / f"{name}.json"
+            beside = kind.shown_beside(path, summary)
+            texts = [f"**{title}**\n\n{table}" for title, table in beside.get("texts", {}).items()]
+            lines = [f"- {line}" for line in beside.get("lines", ()) if line]
+            table = markdown_table(kind.summary_rows(path, summary))
+            text = "\n\n".join([table, *texts, "\n".join(lines)])
+        return f"{begin}\n\n{text}\n\n{end}"
+
+    return _TABLE.sub(filled, page)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line's options."""
     about = (__doc__ or "").partition("\n")[0]
@@ -310,7 +346,7 @@ def build_parser() -> argparse.ArgumentParser:
     keeping.add_argument("name", metavar="NAME", help="of the kept file")
     keeping.add_argument("--preset", default="", help="that the folder is of")
     keeping.add_argument("--repeat", default="", metavar="COMMAND", help="that repeats it")
-    commands.add_parser("write", help="write the tables of docs/results.md")
+    commands.add_parser("write", help="write the tables of docs/results.md and docs/results")
     return parser
 
 
@@ -321,7 +357,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "keep":
             print(keep(options.run, options.name, options.preset, options.repeat))
         else:
-            PAGE.write_text(written(PAGE.read_text(), read_summaries()))
+            summaries = read_summaries()
+            PAGE.write_text(written(PAGE.read_text(), summaries))
+            for page in sorted(SUMMARIES.parent.glob("*.md")):
+                page.write_text(with_tables(page.read_text(), summaries))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG_INPUT

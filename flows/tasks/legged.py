@@ -23,6 +23,7 @@ from gaitforge.collectors.scenarios.randomisation import Randomisation, Written,
 from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import names_allowed
+from gaitforge.common.extensions import Registered
 from gaitforge.common.limits import Range
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
@@ -32,9 +33,6 @@ from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Rates, Sim
 
 Robots = Annotated[int, Range(1, 100_000)]
 """Parallel robots of a simulator."""
-MIXED = "legged-mixed"
-"""The preset of `data.MIXED_EXPERTS`."""
-
 _RESULTS = "docs/results/collection.md"
 """Where the rates below were measured: one thread a part, 60 million steps."""
 _BYTES_PER_STEP = 230.0
@@ -269,6 +267,13 @@ def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
     )
 
 
+_OURS = {name: LeggedPlan(grid=grid) for name, grid in data.COLLECTION_PRESETS.items()}
+_MIXED = "legged-mixed"
+_OURS[_MIXED] = replace(_OURS[_MIXED], expert=",".join(data.MIXED_EXPERTS))
+COLLECTIONS = Registered("collection", LeggedPlan, _OURS)
+"""Name -> plan of a collection that ships: ours, and those of plug-ins and other packages."""
+
+
 def legged_plan(
     preset: str, values: Mapping[str, object] | None = None, settings: Sequence[str] = ()
 ) -> LeggedPlan:
@@ -281,10 +286,6 @@ def legged_plan(
     Raises:
         ValueError: no such preset, or values that the plan refuses.
     """
-    if preset not in data.COLLECTION_PRESETS:
-        choices = names_allowed(preset, data.COLLECTION_PRESETS)
-        raise ValueError(f"unknown preset '{preset}'; {choices}")
-    plan = LeggedPlan(grid=data.COLLECTION_PRESETS[preset])
-    if preset == MIXED:
-        plan = replace(plan, expert=",".join(data.MIXED_EXPERTS))
-    return override(with_named(plan, values or {}), settings)
+    if preset not in COLLECTIONS:
+        raise ValueError(f"unknown preset '{preset}'; {names_allowed(preset, COLLECTIONS)}")
+    return override(with_named(COLLECTIONS[preset], values or {}), settings)

@@ -274,8 +274,6 @@ def collecting_preset(name: str) -> Experiment:
     """The demo, or FCNet and BoT with three seeds on another collection's size.
 
     Raises:
-        ValueError: no such preset.
+        ValueError: no such preset, as `legged_plan`.
     """
-    if name not in COLLECTION_PRESETS:
-        raise ValueError(f"unknown preset '{name}'; {names_allowed(name, COLLECTION_PRESETS)}")
     return demo() if name == DEMO else _collecting(name)

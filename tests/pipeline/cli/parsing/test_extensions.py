@@ -256,6 +256,7 @@ ASKED: dict[str, Callable[[Path], list[str]]] = {
     "task": lambda at: ["collect", str(at / "x.zarr"), "--task", "hop"],
     "model": lambda at: ["train", str(at / "x.zarr"), "--model", "hop", "--out", str(at / "run")],
     "format": lambda at: ["import", "hop", str(at / "x"), str(at / "x.zarr")],
+    "collection": lambda at: ["collect", str(at / "x.zarr"), "--preset", "hop"],
 }
 
 Install = Callable[[str, str, str, str, str], None]
@@ -298,6 +299,7 @@ def test_a_packages_task_is_found_by_its_name_and_no_other_is_imported(install: 
         ("model", "m2:Hop", "Hop = dict", "is no dataclass with build and prefix_len: m2:Hop"),
         ("format", "f1:Hop", "raise KeyError('no\\nfile')", "cannot be loaded: KeyError: 'no"),
         ("format", "f2:Hop", "Hop = dict", "is no FormatEntry: f2:Hop"),
+        ("collection", "c1:Hop", "Hop = dict", "is no LeggedPlan: c1:Hop"),
     ],
 )
 def test_a_broken_entry_point_is_refused_in_a_line_that_names_its_package(
