@@ -59,7 +59,9 @@ class Bench:
         load = {"before": before, "after": os.getloadavg()[0], "cores": os.cpu_count()}
         notes = [f"load average {before:.1f} before, on {os.cpu_count()} cores"]
         if (siblings := _threads_of_a_core()) > 1:
-            notes.append(f"{siblings} of these cores are hyper-threads of one: they share its units")
+            notes.append(
+                f"{siblings} of these cores are hyper-threads of one: they share its units"
+            )
         if before > _QUIET_LOAD:
             notes.append("the machine was busy: judge by the ratios, not by the times")
         notes += figures.get("notes", ())
