@@ -47,6 +47,8 @@ LAZY = {
     "shtab": "only completion needs it",
     "zarr": "slow to import",
     "av": "extra video",
+    "envpool": "in the environment of benchmarks.sim_peers alone",
+    "mujoco_uni": "in the environment of benchmarks.sim_peers alone",
     "dask_jobqueue": "extra slurm",
     "distributed": "extra dask",
     "gymnasium": "extra gym",
