@@ -19,7 +19,7 @@ WARM_UP = 20
 def mujoco_uni(model_file: str, robots: int) -> Callable[[], object]:
     """A control step of MuJoCoUni's pool: each robot holds the first keyframe's posture."""
     import mujoco
-    from mujoco_uni.batch_env import BatchEnvPool
+    from mujoco_uni.batch_env import BatchEnvPool  # pyright: ignore[reportMissingImports]
 
     model = mujoco.MjModel.from_xml_path(model_file)
     data = mujoco.MjData(model)
@@ -41,7 +41,7 @@ def mujoco_uni(model_file: str, robots: int) -> Callable[[], object]:
 
 def envpool(task: str, robots: int) -> Callable[[], object]:
     """A step of one of EnvPool's tasks, on one thread, with actions of zero."""
-    import envpool as package
+    import envpool as package  # pyright: ignore[reportMissingImports]
 
     env = package.make(task, env_type="gymnasium", num_envs=robots, num_threads=1)
     env.reset()

@@ -207,21 +207,22 @@ def _program(
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+        asked, answers, errors = process.stdin, process.stdout, process.stderr
+        assert asked is not None
+        assert answers is not None
+        assert errors is not None
 
         def ask(name: str) -> dict[str, Any]:
-            process.stdin.write(f"{name}\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
+            asked.write(f"{name}\n")
+            asked.flush()
+            line = answers.readline()
             if not line:
-                said = process.stderr.read().strip().splitlines() or ["nothing"]
+                said = errors.read().strip().splitlines() or ["nothing"]
                 raise ValueError(f"the program of the peers, {python}, ended: {said[-1]}")
             return json.loads(line)
 
         try:
             yield ask
         finally:
-            process.stdin.close()
+            asked.close()
             process.wait(timeout=30)
