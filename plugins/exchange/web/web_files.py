@@ -197,27 +197,30 @@ def _requests(base: str, headers: dict[str, str]) -> Callable[..., bytes | None]
     store = HTTPStore.from_url(base, client_options=options, retry_config={"max_retries": 0})
 
     def read(key: str, attempts: int = ATTEMPTS) -> bytes | None:
-        content = bytearray()
+        pieces: list[Any] = []  # buffers, which are copied once, in the end
+        length = 0
         failed = 0
         while True:
-            before = len(content)
+            before = length
             try:
                 chosen: Any = {"range": {"offset": before}} if before else {}
                 answer = obstore.get(store, key, options=chosen)
                 for piece in answer.stream(min_chunk_size=1):  # as it comes: a cut loses none
-                    content += bytes(piece)
+                    pieces.append(piece)
+                    length += len(piece)
             except FileNotFoundError:
                 return None
             except (BaseError, OSError) as error:
-                failed = 1 if len(content) > before else failed + 1
+                failed = 1 if length > before else failed + 1
                 if failed >= attempts:
                     problem = f"{base}: {key} cannot be read: {first_line(error):.200}"
                     raise StorageError(problem) from error
-                if failed % 2 == 0 and len(content) == before:
-                    content.clear()  # the server may not serve ranges
+                if failed % 2 == 0 and length == before:
+                    pieces.clear()  # the server may not serve ranges
+                    length = 0
                 time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**failed))
             else:
-                return bytes(content)
+                return b"".join(pieces)
 
     return read
 
