@@ -51,11 +51,13 @@ from gaitforge.learners.training.config import OF_POLICY, TrainConfig, shown_val
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
 from gaitforge.learners.training.update import ValueLosses
 
-STATISTICS_STEPS = 1 << 21
-"""Steps that the normalisers of a larger selection are computed from.
+LARGE_STEPS = 1 << 22
+STATISTICS_STEPS = 1 << 20
+"""Steps that the normalisers of a selection of more than `LARGE_STEPS` are computed from.
 
-The error of a mean of so many independent steps is 0.07 % of their standard deviation; steps of one
-episode are alike, so it is a few times that. Bounds of inputs are twice the largest value seen."""
+The error of a mean of so many independent steps is 0.1 % of their standard deviation; steps of one
+episode are alike, so it is some times that. Bounds of inputs are twice the largest value seen.
+"""
 
 # Causes of a non-finite loss or gradient.
 _NAMED_EPISODES = 4
@@ -117,9 +119,9 @@ def build_policy(
 
     `spec`: of a training that goes on, the network that it has; by default the config's model.
 
-    A new one has random weights and the selection's statistics, of a selection of more than
-    `STATISTICS_STEPS` steps those of as many, spread over it: its first update waits for no more
-    data. A Gaussian policy learns its std unless the network's config has a `fixed_std`.
+    A new one has random weights and the selection's statistics; of more than `LARGE_STEPS` those
+    of `STATISTICS_STEPS`, spread over it, so that the first update need not wait for all data. A
+    Gaussian policy learns its std unless the network's config has a `fixed_std`.
 
     With `start` it is the policy of that checkpoint, its average if it has one. Normalisers and
     bounds of inputs stay as they are: the weights were learned in these units, and in others the
@@ -133,7 +135,7 @@ def build_policy(
     _check_vectors(selection.schema)
     spec = spec or _begun_spec(config, start)
     layout, act_dim, shown = _layout(config, selection.schema)
-    measured = selection.spread(STATISTICS_STEPS)
+    measured = _measured(selection)
     observed = _statistics("obs", measured, layout)
     acted = _statistics("action", measured, layout)
     if start is None:
@@ -202,7 +204,7 @@ def _new_policy(
     if shown is not None:
         seen = _normaliser("obs", observed)
         action_normaliser = Normaliser(seen.mean[shown], seen.std[shown])
-    measured = selection.spread(STATISTICS_STEPS)
+    measured = _measured(selection)
     obs_normaliser = _inputs(measured, layout, observed, (action_normaliser, acted))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -381,6 +383,11 @@ def _cut_notes(
     if not cut:
         return []
     return [f"inputs are cut at the bounds of {config.start_from}: {listed(cut, 4)}"]
+
+
+def _measured(selection: Selection) -> Selection:
+    """The episodes that a selection's statistics are computed from."""
+    return selection.spread(STATISTICS_STEPS) if selection.steps > LARGE_STEPS else selection
 
 
 def _statistics(name: str, selection: Selection, layout: TokenLayout) -> ChannelStatistics:

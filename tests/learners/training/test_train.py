@@ -65,6 +65,7 @@ def test_a_loaded_policy_has_the_datas_statistics(selection: Selection, tmp_path
 def test_a_large_selection_is_measured_by_a_spread_of_it(
     selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gaitforge.learners.training.building.LARGE_STEPS", 100)
     monkeypatch.setattr("gaitforge.learners.training.building.STATISTICS_STEPS", 1)
     monkeypatch.setattr("gaitforge.datasets.selection.SHARD_STEPS", 64)
     train(replace(SHORT, steps=1), selection, tmp_path)
