@@ -48,12 +48,19 @@ _TERRAIN = "flat"
 
 @dataclass(frozen=True)
 class PeerSizes:
-    """Robots of a batch, seconds and rounds of each measurement, and episodes collected in one."""
+    """Sizes of the measurements.
+
+    Attributes:
+        robots: of a batch of `mujoco.rollout` and the peers; seconds: of one of their measurements.
+        episodes: of a part that is collected; together: robots that collect them, at most.
+        rounds: of all in turns.
+    """
 
     robots: int = 64
     seconds: float = 2.0
+    episodes: int = 320
+    together: int = 320
     rounds: int = 5
-    episodes: int = 128
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,7 @@ def _collected(store: Path, sizes: PeerSizes) -> Iterator[Callable[[], dict[str,
     """Measures the collection of a part a call, from its first reset to the part in the store."""
     parts = sizes.rounds + 1  # one to warm up
     grid = CollectionGrid(parts=parts, episodes_per_part=sizes.episodes, terrains=(_TERRAIN,))
-    plan = LeggedPlan(grid=grid, robot=_GO2, expert=_EXPERT, robots=sizes.robots, threads=1)
+    plan = LeggedPlan(grid=grid, robot=_GO2, expert=_EXPERT, robots=sizes.together, threads=1)
     prepare(plan, store)
     opened = open_store(store)
     left = iter(plan.part_ids())
