@@ -38,6 +38,7 @@ from gaitforge.collectors.scenarios.skills import ALL_SKILLS, check_skill
 from gaitforge.collectors.scenarios.terrains import Passage, check_level, check_terrain
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.kernels import compiled
+from gaitforge.common.seeding import generators
 
 # Specifications and draws.
 TRAIN_VARIANTS = (0, 8)
@@ -214,8 +215,8 @@ def _begin(
     scales = {id(robot): command_scale(robot) for robot in {id(r): r for r in robots}.values()}
     begun: list[_Begun] = []
     units = np.empty((len(specs), N_STANDARD))
-    for k, (spec, robot) in enumerate(zip(specs, robots, strict=True)):
-        rng = np.random.default_rng(spec.seed)
+    rngs = generators([spec.seed for spec in specs])
+    for k, (spec, robot, rng) in enumerate(zip(specs, robots, rngs, strict=True)):
         chance = rng.random()
         skill = ALL_SKILLS[spec.skill]
         command = skill.draw_unscaled(rng, spec.speed_scale) * scales[id(robot)]

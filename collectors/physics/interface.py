@@ -6,7 +6,7 @@ frame for everything else. A control step is `DECIMATION` substeps of `SUBSTEP_S
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -73,8 +73,8 @@ class PhysicsState:
 
     def show_start(self, index: int, start: RobotStart, foot_pos: np.ndarray) -> None:
         """Show robot `index` at a start: no contact, no torque, joints and feet (4, 3) at rest."""
-        for entry in fields(self):
-            getattr(self, entry.name)[index] = 0.0
+        for values in vars(self).values():
+            values[index] = 0.0
         self.base_pos[index] = start.base_pos
         self.base_quat[index] = start.base_quat
         self.base_lin_vel_world[index] = start.base_vel[:3]

@@ -18,6 +18,8 @@ import numpy as np
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.quantities import QUANTITIES, Quantity
 from gaitforge.common.errors import failures, nearest
+from gaitforge.common.kernels import compiled
+from gaitforge.common.seeding import generators
 
 # Distributions.
 _FORMS = {
@@ -319,12 +321,13 @@ def _values(table: _Table, units: np.ndarray, seeds: Sequence[int]) -> np.ndarra
     values[:, :N_STANDARD] = np.where(whole, whole_values, first + units * span)
     for index, distribution in special_draws:
         draw = DRAWS[index]
-        for k, seed in enumerate(seeds):
-            if index < N_STANDARD:
-                unit = float(units[k, index])
-            else:
-                unit = np.random.default_rng([_FURTHER, seed, crc32(draw.name.encode())]).random()
-            values[k, index] = distribution.at(unit, draw.quantity.whole)
+        if index < N_STANDARD:
+            of_draw = units[:, index].tolist()
+        else:
+            name = crc32(draw.name.encode())
+            rngs = generators([(_FURTHER, seed, name) for seed in seeds])
+            of_draw = [rng.random() for rng in rngs]
+        values[:, index] = [distribution.at(unit, draw.quantity.whole) for unit in of_draw]
     return values
 
 
@@ -400,11 +403,20 @@ def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray) -> None:
             f"base_mass_offset_kg {mass - trunk_kg:g} leaves {mass:.3g} of {trunk_kg:.3g} kg of "
             f"'{robot.trunk_body}'; its mass has to stay positive: choose another randomisation"
         )
-    if ((draws >= _LOWEST) & (draws <= _HIGHEST)).all():  # not NaN
+    if _are_within(draws, _LOWEST, _HIGHEST):
         return
     for draw, value in zip(DRAWS, draws.tolist(), strict=True):
         if value not in draw.quantity.allowed:
             raise robot.wrong(f"no robot can have {draw.name} {value:g}: {draw.quantity.why}")
+
+
+@compiled
+def _are_within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether all values are numbers between their ends; one call, as resets make many."""
+    are_within = True
+    for k in range(len(values)):
+        are_within &= low[k] <= values[k] <= high[k]
+    return are_within
 
 
 def drawn_gains(robot: RobotCard, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

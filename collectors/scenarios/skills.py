@@ -101,6 +101,7 @@ class Track:
 
 # Skills.
 MAX_CRAWL_M = 0.18
+_SIGNS = (-1.0, 1.0)
 _BAR_MARGIN_M = (0.03, 0.06)
 _WALL_MARGIN_M = 0.025
 _FOOT_MARGIN_M = 0.02
@@ -161,7 +162,7 @@ class Skill:
         # The numbers of `rng.uniform`, in one call.
         command = low + span * rng.random(len(low))
         for c in self.mirrored:
-            command[c] *= rng.choice([-1.0, 1.0])
+            command[c] *= _SIGNS[rng.integers(2)]
         slowest = low[C.VEL_X]
         command[C.VEL_X] = slowest + speed_scale * (command[C.VEL_X] - slowest)
         return command

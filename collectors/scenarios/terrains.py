@@ -386,14 +386,12 @@ def place_barriers(
     """The boxes of a passage whose track starts at `origin` (2,) m and runs along `yaw` rad."""
     if passage is None:
         return []
-    grid = np.empty((len(_ACROSS_M), len(_ACROSS_M), 2))
-    grid[..., 0] = np.linspace(passage.start_m, passage.end_m, len(_ACROSS_M))
-    grid[..., 1] = _ACROSS_M[:, None]
-    ground = float(tile_heights(tile, to_world(grid.reshape(-1, 2), origin, yaw)).mean())
-    middle = passage.start_m + passage.depth_m / 2
-    half_depth = passage.depth_m / 2
     c, s = cos(yaw), sin(yaw)
     x, y = origin.tolist()
+    points = _passage_points(passage.start_m, passage.end_m, _ACROSS_M, c, s, x, y)
+    ground = float(tile_heights(tile, points).mean())
+    middle = passage.start_m + passage.depth_m / 2
+    half_depth = passage.depth_m / 2
 
     def box(across_m: float, half_width: float, low: float, high: float) -> Barrier:
         place = c * middle - s * across_m + x, s * middle + c * across_m + y
@@ -425,7 +423,20 @@ def steer(command: np.ndarray, across_m: np.ndarray, heading_rad: np.ndarray) ->
     return command
 
 
-def to_world(track: np.ndarray, origin: np.ndarray, yaw: float) -> np.ndarray:
-    """(K, 2) points along and across a track from `origin` (2,) m along `yaw` rad, in the world."""
-    (along, across), c, s = track.T, cos(yaw), sin(yaw)
-    return np.stack([c * along - s * across, s * along + c * across], axis=1) + origin
+@compiled
+def _passage_points(
+    start_m: float, end_m: float, across_m: np.ndarray, c: float, s: float, x: float, y: float
+) -> np.ndarray:
+    """(K * K, 2) points in the world, at even distances along a passage and K places across.
+
+    The track starts at (x, y) m and runs along (c, s).
+    """
+    count = len(across_m)
+    points = np.empty((count * count, 2))
+    for i in range(count):
+        # The numbers of `np.linspace`.
+        along_m = end_m if i == count - 1 else i * ((end_m - start_m) / (count - 1)) + start_m
+        for k in range(count):
+            points[k * count + i, 0] = c * along_m - s * across_m[k] + x
+            points[k * count + i, 1] = s * along_m + c * across_m[k] + y
+    return points

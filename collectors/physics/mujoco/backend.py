@@ -15,6 +15,8 @@ from mujoco.rollout import Rollout
 
 from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
 from gaitforge.collectors.physics.mujoco.model import (
+    GROUND,
+    barrier_bodies,
     build_model,
     sensor_slices,
     write_barriers,
@@ -44,22 +46,27 @@ _NOMINAL_FIELDS = nominal_draws()[_FIELD_DRAWS]
 
 @dataclass(frozen=True)
 class _Places:
-    """Where a model has what draws change: ids of the trunk and feet, and the joints' velocities.
+    """Where a model has what a reset changes.
 
+    Ids of the trunk, the feet, the ground and the barriers' bodies, and the joints' velocities.
     Looking names up takes longer than all else that a reset writes.
     """
 
     trunk: int
-    feet: list[int]
-    joints: list[int]
+    feet: np.ndarray
+    joints: np.ndarray
+    ground: int
+    barriers: list[int]
 
     @classmethod
     def of(cls, model: mujoco.MjModel, robot: RobotCard) -> "_Places":
         """Those of a robot's model."""
         return cls(
             model.body(robot.trunk_body).id,
-            [model.geom(name).id for name in robot.foot_geoms],
-            [int(model.joint(name).dofadr[0]) for name in robot.joint_names],
+            np.array([model.geom(name).id for name in robot.foot_geoms]),
+            np.array([int(model.joint(name).dofadr[0]) for name in robot.joint_names]),
+            model.geom(GROUND).id,
+            barrier_bodies(model),
         )
 
 
@@ -254,8 +261,8 @@ class HostBackend(PhysicsBackend):
         if varies or id(model) in self._varied:
             _write_fields(model, nominal, places, start.draws)
             (self._varied.add if varies else self._varied.discard)(id(model))
-        write_tile(model, start.tile)
-        write_barriers(model, start.barriers)
+        write_tile(model, places.ground, start.tile)
+        write_barriers(model, places.barriers, start.barriers)
         # Derived constants last: they depend on masses and on where the ground is.
         mujoco.mj_setConst(model, data)
         self._sensors[index] = 0.0

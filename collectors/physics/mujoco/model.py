@@ -235,20 +235,32 @@ def build_model(robot: RobotCard) -> mujoco.MjModel:
     return model
 
 
-def write_tile(model: mujoco.MjModel, tile: TerrainTile) -> None:
-    """Write a tile into the height field: data from 0 to 1, scaled by `hfield_size[2]`."""
+def write_tile(model: mujoco.MjModel, ground: int, tile: TerrainTile) -> None:
+    """Write a tile into the height field: data from 0 to 1, scaled by `hfield_size[2]`.
+
+    ground: id of the geom `GROUND`.
+    """
     low, relief, heights = tile.scaled
     model.hfield_size[0, :3] = tile.extent_m, tile.extent_m, relief
     model.hfield_data[:] = heights
-    model.geom_pos[model.geom(GROUND).id, 2] = low
+    model.geom_pos[ground, 2] = low
 
 
-def write_barriers(model: mujoco.MjModel, barriers: Sequence[Barrier]) -> None:
-    """Place barriers and park the rest; bounds were compiled for the largest size."""
+def barrier_bodies(model: mujoco.MjModel) -> list[int]:
+    """Ids of the bodies that barriers are made of."""
+    return [model.body(f"{BARRIERS}_{slot}").id for slot in range(MAX_BARRIERS)]
+
+
+def write_barriers(
+    model: mujoco.MjModel, bodies: Sequence[int], barriers: Sequence[Barrier]
+) -> None:
+    """Place barriers and park the rest; bounds were compiled for the largest size.
+
+    bodies: `barrier_bodies`.
+    """
     if len(barriers) > MAX_BARRIERS:
         raise ValueError(f"{len(barriers)} barriers; a model holds {MAX_BARRIERS}")
-    for slot in range(MAX_BARRIERS):
-        body = model.body(f"{BARRIERS}_{slot}").id
+    for slot, body in enumerate(bodies):
         geom = model.body_geomadr[body]
         if slot >= len(barriers):
             model.body_pos[body] = 0.0, 0.0, _AWAY_M

@@ -182,7 +182,7 @@ def test_every_world_has_the_tile_it_was_last_put_on(
         bank = TileBank(model, worlds, ground)
         expected: dict[int, int] = {}
         for world, number, uploads in moves:
-            write_tile(host, tiles[number])
+            write_tile(host, ground, tiles[number])
             bank.place(world % worlds, host, tiles[number])
             expected[world % worlds] = number
             if uploads:
@@ -191,7 +191,7 @@ def test_every_world_has_the_tile_it_was_last_put_on(
     slots = model.geom_dataid.numpy()[:, ground]
     heights = model.hfield_data.numpy().reshape(worlds, -1)
     for world, number in expected.items():
-        write_tile(host, tiles[number])
+        write_tile(host, ground, tiles[number])
         np.testing.assert_array_equal(heights[slots[world]], host.hfield_data)
         size = model.hfield_size.numpy()[slots[world]]
         np.testing.assert_allclose(size, host.hfield_size[0], rtol=1e-6)
