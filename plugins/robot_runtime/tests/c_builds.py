@@ -67,13 +67,25 @@ class Ran:
 
 
 def build_rows(
-    contents: Mapping[str, bytes], folder: Path, flags: Sequence[str], command: str = "cc"
+    contents: Mapping[str, bytes],
+    folder: Path,
+    flags: Sequence[str],
+    command: str = "cc",
+    weights: Path | None = None,
 ) -> Path:
-    """The program of rows.c for some files."""
+    """The program of rows.c for some files; weights: compiled before."""
     program = folder / "rows"
     files = {**contents, "rows.c": ROWS.read_bytes()}
-    compile_c(files, ("policy.c", "policy_weights.c", "rows.c"), folder, program, flags, command)
+    sources = "policy.c", "rows.c", str(weights or "policy_weights.c")
+    compile_c(files, sources, folder, program, flags, command)
     return program
+
+
+def build_weights(contents: Mapping[str, bytes], folder: Path, command: str) -> Path:
+    """The weights alone, which are numbers and take most of the time to compile."""
+    built = folder / f"{command}.o"
+    compile_c(contents, ("policy_weights.c",), folder, built, ("-std=c99", "-c"), command)
+    return built
 
 
 def load_c(contents: Mapping[str, bytes], folder: Path) -> ctypes.CDLL:

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from gaitforge.plugins.robot_runtime.tests.c_builds import (
     SANITIZED,
     STRICT,
     build_rows,
+    build_weights,
     c_files,
     has_c,
     learned_actions,
@@ -232,11 +233,40 @@ LARGE: dict[str, Callable[[], PolicyNetwork]] = {
 """Two policies that ship, and two of their presets' sizes."""
 
 
+class Reference(NamedTuple):
+    """A policy, its C files, and the actions (T, A) of the reference build.
+
+    Attributes:
+        weights: compiler -> the weights that it has compiled, of a large policy.
+        folder: where these are.
+    """
+
+    policy: PolicyNetwork
+    contents: Mapping[str, bytes]
+    actions: np.ndarray
+    weights: dict[str, Path]
+    folder: Path
+
+    def weights_of(self, build: Build) -> Path | None:
+        """Those of a large policy for the build's processor; a small one's it compiles itself."""
+        if not self.weights:
+            return None
+        command = build.command if build.runner else REFERENCE.command
+        if command not in self.weights:
+            self.weights[command] = build_weights(self.contents, self.folder, command)
+        return self.weights[command]
+
+
 def actions_of(
-    build: Build, contents: Mapping[str, bytes], policy: PolicyNetwork, folder: Path, steps: int
+    build: Build,
+    contents: Mapping[str, bytes],
+    policy: PolicyNetwork,
+    folder: Path,
+    steps: int,
+    weights: Path | None = None,
 ) -> np.ndarray:
     """(T, A) actions of a build that gives its known answers."""
-    program = build_rows(contents, folder, build.flags, build.command)
+    program = build_rows(contents, folder, build.flags, build.command, weights)
     observations, rewards = seen(policy, steps)
     words = (program, observations, rewards, 0.8, 0, build.runner, policy.act_dim)
     ran = run_rows(*words)
@@ -247,28 +277,29 @@ def actions_of(
 @pytest.fixture(scope="module", params=[*SMALL, *LARGE])
 def reference(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PolicyNetwork, Mapping[str, bytes], np.ndarray]:
-    """A policy, its C files and the actions of the reference build."""
+) -> Reference:
     needs("cc")
     policy = (SMALL | LARGE)[request.param]()
     steps = 1_000 if request.param in LARGE else 200
     with pytest.MonkeyPatch.context() as patch:
         contents = c_files(policy, patch, FACTS if policy.act_dim == 12 else None)
     folder = tmp_path_factory.mktemp("reference")
-    return policy, contents, actions_of(REFERENCE, contents, policy, folder, steps)
+    weights: dict[str, Path] = {}
+    if request.param in LARGE:
+        weights[REFERENCE.command] = build_weights(contents, folder, REFERENCE.command)
+    compiled = weights.get(REFERENCE.command)
+    actions = actions_of(REFERENCE, contents, policy, folder, steps, compiled)
+    return Reference(policy, contents, actions, weights, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDS)
-def test_every_build_gives_the_same_bits(
-    name: str,
-    reference: tuple[PolicyNetwork, Mapping[str, bytes], np.ndarray],
-    tmp_path: Path,
-) -> None:
+def test_every_build_gives_the_same_bits(name: str, reference: Reference, tmp_path: Path) -> None:
     build = BUILDS[name]
     needs(build.command, *build.runner)
-    policy, contents, expected = reference
+    policy, contents, expected, _, _ = reference
     steps = min(len(expected), build.most_steps)
-    actions = actions_of(build, contents, policy, tmp_path, steps)
+    weights = reference.weights_of(build)
+    actions = actions_of(build, contents, policy, tmp_path, steps, weights)
     np.testing.assert_array_equal(actions, expected[:steps], strict=True)
     assert np.abs(np.diff(actions, axis=0)).max() > 1e-3, "the actions move"
