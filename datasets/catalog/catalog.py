@@ -374,9 +374,12 @@ class Catalog:
             return None
         return self.lengths != to_numpy(self._joined("length"))
 
-    def numbers(self, name: str) -> np.ndarray:
-        """(E,) values of a numeric or boolean column without missing values."""
-        return to_numpy(self._column(name))
+    def numbers(self, name: str, rows: np.ndarray | None = None) -> np.ndarray:
+        """(E,) values of a numeric or boolean column without missing values.
+
+        rows: (K,) ascending rows, of which the values are given; None for all.
+        """
+        return to_numpy(self._column(name), rows)
 
     def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
         """A column as (E,) integer codes and the distinct values they index; None if missing."""

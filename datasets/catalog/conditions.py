@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.catalog.rows import array_to_numpy, from_numpy, valid_rows
+from gaitforge.datasets.catalog.rows import array_to_numpy, valid_rows
 
-ROW = "gaitforge_row"
+ANSWER = "gaitforge_answer"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoload_known_extensions": False,
@@ -105,30 +105,31 @@ def _evaluated(
     connection: duckdb.DuckDBPyConnection, catalog: Columns, names: list[str], condition: str
 ) -> np.ndarray:
     columns = _without_nan(catalog.stored([*names, *(() if names else ("start",))]))
-    numbers = from_numpy(np.arange(catalog.num_rows, dtype=np.int64))
-    numbered = columns.append_column(ROW, numbers)
-    connection.register("episodes", numbered)
+    connection.register("episodes", columns)
     connection.execute("SET lock_configuration = true")
-    expression = duckdb.SQLExpression(condition)
-    episodes = connection.view("episodes")
-    kind = episodes.select(expression).types[0]
+    expression = duckdb.SQLExpression(condition).alias(ANSWER)
+    answers = connection.view("episodes").select(expression)
+    [kind] = answers.types
     if str(kind) != "BOOLEAN":
         raise DatasetError(f"it has type {kind}, not BOOLEAN")
-    rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
-    return np.sort(np.asarray(rows, dtype=np.int64))
+    # In the order of the rows; masked where the answer is missing.
+    is_true = np.ma.filled(answers.fetchnumpy()[ANSWER], False)
+    return np.flatnonzero(is_true)
 
 
 def _without_nan(columns: pa.Table) -> pa.Table:
     """The columns with NaN as a missing value: DuckDB takes it for the largest number."""
     for index, field in enumerate(columns.schema):
-        if not pa.types.is_floating(field.type):
-            continue
-        chunks = columns.column(index).chunks
-        valued = [np.where(valid_rows(chunk), array_to_numpy(chunk), np.nan) for chunk in chunks]
-        values = np.concatenate(valued) if valued else np.zeros(0)
-        if np.isnan(values).any():
-            columns = columns.set_column(index, field, pa.array(values, mask=np.isnan(values)))
+        if pa.types.is_floating(field.type):
+            chunks = [_nan_missing(chunk) for chunk in columns.column(index).chunks]
+            columns = columns.set_column(index, field, pa.chunked_array(chunks, field.type))
     return columns
+
+
+def _nan_missing(values: pa.Array) -> pa.Array:
+    numbers = array_to_numpy(values)
+    is_nan = np.isnan(numbers)
+    return pa.array(numbers, mask=is_nan | ~valid_rows(values)) if is_nan.any() else values
 
 
 def _check_text(condition: str) -> None:

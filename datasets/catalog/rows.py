@@ -25,13 +25,20 @@ _DTYPES = {pa.from_numpy_dtype(kind): np.dtype(kind) for kind in "bhilBHILfd"}
 """Arrow type of numbers -> NumPy's."""
 
 
-def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Values of a column of numbers or bools; ValueError if some are missing."""
+def to_numpy(column: pa.ChunkedArray, rows: np.ndarray | None = None) -> np.ndarray:
+    """Values of a column of numbers or bools; ValueError if some are missing.
+
+    rows: ascending rows (K,) of which values are wanted; None for all.
+    """
     if column.null_count:
         raise ValueError("the column has missing values")
-    dtype = _DTYPES.get(column.type, np.bool_)
     values = [array_to_numpy(chunk) for chunk in column.chunks]
-    return np.concatenate(values) if values else np.zeros(0, dtype)
+    if rows is not None:  # of each chunk: to join all of them takes longer than a query
+        ends = np.cumsum([0, *map(len, values)])
+        bounds = np.searchsorted(rows, ends)
+        spans = zip(values, ends[:-1], bounds[:-1], bounds[1:], strict=True)
+        values = [chunk[rows[low:high] - first] for chunk, first, low, high in spans]
+    return np.concatenate(values) if values else np.zeros(0, _DTYPES.get(column.type, np.bool_))
 
 
 def array_to_numpy(array: pa.Array) -> np.ndarray:

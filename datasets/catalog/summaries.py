@@ -28,29 +28,34 @@ _Column = tuple[np.ndarray, list[Any]]
 # Choice of episodes, and outcomes by group.
 def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np.ndarray:
     """Shown rows whose columns have one of the values in `equals`; DatasetError lists these."""
-    keep = catalog.is_shown
+    is_shown = catalog.is_shown
+    keep = is_shown.copy()
     for name, value in equals.items():
         codes, values = catalog.codes(catalog.check_column(name))
-        shown_codes = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
-        present = set(np.flatnonzero(np.bincount(shown_codes)).tolist())
-        numbers = {
-            option: code
-            for code, option in enumerate(values)
-            if option is not None and code in present
-        }
-        matches = np.zeros(len(values), bool)
+        numbers = {option: code for code, option in enumerate(values) if option is not None}
         single = isinstance(value, str) or not isinstance(value, Iterable)
-        for choice in [value] if single else value:
-            try:
-                matches[numbers[choice]] = True
-            except (KeyError, TypeError):
-                allowed = sorted(numbers, key=lambda option: (str(type(option)), option))
-                raise DatasetError(
-                    f"no {name} {choice!r} in {address}; allowed: {listed(allowed)}"
-                ) from None
-        if len(values):
-            keep &= matches[codes]
+        choices = [value] if single else list(value)
+        chosen = [_code_of(choice, numbers) for choice in choices]
+        matches = np.zeros(len(values) + 1, bool)  # the last stands for what no row has
+        matches[chosen] = True
+        matching = is_shown & matches[codes]
+        has_rows = np.bincount(codes[matching], minlength=len(matches)) > 0
+        for choice, code in zip(choices, chosen, strict=True):
+            if not has_rows[code]:
+                shown = set(np.unique(codes[catalog.shown]).tolist())
+                options = [option for option, number in numbers.items() if number in shown]
+                allowed = sorted(options, key=lambda option: (str(type(option)), option))
+                raise DatasetError(f"no {name} {choice!r} in {address}; allowed: {listed(allowed)}")
+        keep &= matching
     return np.flatnonzero(keep)
+
+
+def _code_of(choice: Any, numbers: Mapping[Any, int]) -> int:
+    """The code of a value; -1, the last, for a value that no row has."""
+    try:
+        return numbers.get(choice, -1)
+    except TypeError:  # no value of a column, such as a list
+        return -1
 
 
 def grouped_outcomes(
@@ -76,10 +81,10 @@ def grouped_outcomes(
     count = np.bincount(group, minlength=len(codes))
 
     def total(name: str) -> np.ndarray:
-        return np.bincount(group, catalog.numbers(name)[rows], len(codes))
+        return np.bincount(group, catalog.numbers(name, rows), len(codes))
 
     steps = np.zeros(len(codes), np.int64)
-    np.add.at(steps, group, catalog.lengths[rows])
+    np.add.at(steps, group, catalog.numbers("length", rows))
     measured = {
         "episodes": count,
         "steps": steps,
