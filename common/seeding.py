@@ -54,9 +54,9 @@ class _Hashed(ISeedSequence):
         self._state = state
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
-        """The hash, for the one size that PCG64 asks for."""
+        """The hash, in the one size that PCG64 asks for; ValueError for another."""
         if (n_words, dtype) != (_STATE, np.uint64):
-            raise NotImplementedError("only PCG64 can be seeded")
+            raise ValueError("this hash seeds PCG64 alone")
         return self._state
 
 
