@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, listed
-from gaitforge.datasets.catalog.rows import array_to_numpy, valid_rows
+from gaitforge.datasets.catalog.rows import array_to_numpy, from_numpy, valid_rows
 
-ANSWER = "gaitforge_answer"
+ROW = "gaitforge_row"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoload_known_extensions": False,
@@ -105,16 +105,18 @@ def _evaluated(
     connection: duckdb.DuckDBPyConnection, catalog: Columns, names: list[str], condition: str
 ) -> np.ndarray:
     columns = _without_nan(catalog.stored([*names, *(() if names else ("start",))]))
-    connection.register("episodes", columns)
+    numbers = from_numpy(np.arange(catalog.num_rows, dtype=np.int64))
+    connection.register("episodes", columns.append_column(ROW, numbers))
     connection.execute("SET lock_configuration = true")
-    expression = duckdb.SQLExpression(condition).alias(ANSWER)
-    answers = connection.view("episodes").select(expression)
-    [kind] = answers.types
+    expression = duckdb.SQLExpression(condition)
+    episodes = connection.view("episodes")
+    [kind] = episodes.select(expression).types
     if str(kind) != "BOOLEAN":
         raise DatasetError(f"it has type {kind}, not BOOLEAN")
-    # In the order of the rows; masked where the answer is missing.
-    is_true = np.ma.filled(answers.fetchnumpy()[ANSWER], False)
-    return np.flatnonzero(is_true)
+    # By number, since DuckDB may change the order: it joins episodes with a list of five values or
+    # more.
+    rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
+    return np.sort(np.asarray(rows, np.int64))
 
 
 def _without_nan(columns: pa.Table) -> pa.Table:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from gaitforge.datasets import DatasetError, Store, open_store, query, write_parquet
 from gaitforge.datasets.catalog.catalog import distinct
 from gaitforge.datasets.catalog.catalog_files import INDEX_FROM
+from gaitforge.datasets.catalog.conditions import matching_rows
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.index import segment_paths
 from gaitforge.datasets.catalog.summaries import MOST_VALUES, in_bins_of
@@ -111,6 +113,54 @@ def test_conditions_equal_a_plain_loop(store: Store, low: int, terrain: str, sha
         for row in store.select().episodes().to_pylist()
         if row["length"] >= low and (row["terrain"] == terrain or row["friction"] < share)
     ]
+
+
+class _Table:
+    """A table as `Columns`, of the chunks of a store's parts."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.column_names = table.column_names
+        self.num_rows = table.num_rows
+
+    def check_column(self, name: str) -> str:
+        raise DatasetError(f"no column {name}")
+
+    def stored(self, names: Sequence[str]) -> pa.Table:
+        return self.table.select(names)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    clips=st.lists(st.integers(0, 11), max_size=12),
+    levels=st.lists(st.integers(-1, 9), max_size=12),
+    negated=st.booleans(),
+    joined=st.sampled_from(["and", "or"]),
+    parts=st.lists(st.integers(1, 400), min_size=1, max_size=8),
+    seed=st.integers(0, 99),
+)
+def test_lists_of_any_length_choose_the_rows_of_a_plain_loop(
+    clips: list[int], levels: list[int], negated: bool, joined: str, parts: list[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    schema = pa.schema({"clip": pa.string(), "level": pa.int64()})
+    chunks = []
+    for n in parts:
+        clip = [f"clip_{k}" for k in rng.integers(0, 9, n)]
+        level = [k or None for k in rng.integers(0, 8, n).tolist()]
+        chunks.append(pa.table({"clip": clip, "level": level}, schema))
+    table = pa.concat_tables(chunks)
+    names = [f"clip_{k}" for k in clips] or [""]
+    numbers = levels or [-1]
+    within = ", ".join(map(repr, names))
+    condition = f"clip {'not ' * negated}in ({within}) {joined} level in {(*numbers, 99)}"
+    both = all if joined == "and" else any
+    expected = [
+        row
+        for row, (clip, level) in enumerate(zip(*table.to_pydict().values(), strict=True))
+        if both([(clip in names) != negated, level in numbers])
+    ]
+    assert matching_rows(_Table(table), condition).tolist() == expected
 
 
 def test_constant_conditions_keep_all_or_nothing(store: Store) -> None:
