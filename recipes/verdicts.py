@@ -32,8 +32,8 @@ from gaitforge.flows.experiments.plan import (
     verdicts,
 )
 from gaitforge.flows.experiments.summary import SUMMARY
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import read_record, to_tree, write_record
 from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
 from gaitforge.pipeline.presets.preset import PRESETS
 from gaitforge.pipeline.report.pages import fixed, markdown_table, policy, words
@@ -44,11 +44,16 @@ PAGE = ROOT / "docs" / "results.md"
 SUMMARIES = ROOT / "docs" / "results" / "summaries"
 BEGIN = "<!-- verdicts: written by `python -m recipes.verdicts write` -->"
 END = "<!-- end of the verdicts -->"
+TABLE_END = "<!-- end of the table -->"
 _TABLE = re.compile(
     r"(<!-- table of (\S+): written by `python -m recipes.verdicts write` -->)\n"
-    r".*?(<!-- end of the table -->)",
+    rf"(.*?)({TABLE_END}|\Z)",
     re.DOTALL,
 )
+# The folders of an absolute path, also after = or a quote; not a division, which has blanks.
+_FOLDERS = re.compile(r"(?<![^\s='\"\[(,])~?/(?:[^\s/'\",]+/)+(?=[^\s/])")
+_GROWING = ("learners", "seeds")
+"""Parts of a plan that a later command may add to."""
 MOST_BYTES = 100_000
 WRONG_INPUT = 2
 WORDS = {HOLDS: "**holds**", FAILS: "**does not hold**", OPEN: "**open**"}
@@ -125,34 +130,72 @@ def kept_summary(summary: Summary, kind: str, preset: str, command: str) -> dict
     return _without_folders({**facts, **{k: v for k, v in chosen.items() if v}, **provenance})
 
 
-def keep(run: Path, name: str, preset: str, command: str, folder: Path = SUMMARIES) -> Path:
+def keep(
+    run: Path,
+    name: str,
+    preset: str = "",
+    command: str = "",
+    folder: Path = SUMMARIES,
+    replaces: bool = False,
+) -> Path:
     """Keep the summary of a finished folder; returns the file's path.
 
     Args:
         name: of the file; preset: empty for the plan's own name, or `name`; command: empty for the
-            preset on the plan's stores.
+            preset on the plan's stores, where the plan is the preset's.
+        replaces: a kept file of this name may have more runs.
 
     Raises:
-        ValueError: the folder has no summary, no preset has this name, or too much is to be kept.
+        ValueError: the folder is not finished, no preset has this name, the command is needed, the
+            kept file has more runs, or too much is to be kept.
     """
     check_name("NAME", name)
-    summary = read_record(run / SUMMARY)
-    if summary is None:
-        raise ValueError(f"{run} has no {SUMMARY}; finish it by gaitforge run {run}")
+    kind, summary = _finished(run)
     preset = preset or summary.get("name") or name
     if preset not in PRESETS:
         raise ValueError(f"no preset '{preset}'; name it by --preset")
     stores = [row["store"] for row in summary.get("sets", ())]
     stores += [Path(store).name for store in summary["plan"].get("stores") or ()]
+    if not command and (changed := _changed(summary["plan"], preset)):
+        raise ValueError(
+            f"{run} has not the preset's {', '.join(changed)}; give the command by --repeat"
+        )
     command = command or " ".join(["gaitforge run", preset, *dict.fromkeys(stores),
                                    f"--out runs/{name}"])  # fmt: skip
-    record = kept_summary(summary, staged_kind(run) or EXPERIMENT, preset, command)
+    record = kept_summary(summary, kind, preset, command)
     size = len(json.dumps(record, indent=1))
     if size > MOST_BYTES:
         raise ValueError(f"{size:,} bytes are to be kept of {run}, at most {MOST_BYTES:,} may be")
     path = folder / f"{name}.json"
+    kept_runs = len((read_record(path) or {}).get("runs", ()))
+    if kept_runs > len(record.get("runs", ())) and not replaces:
+        raise ValueError(f"{path} has more runs than {run}: {kept_runs}; --replace keeps fewer")
     write_record(path, record)
     return path
+
+
+def _finished(run: Path) -> tuple[str, Summary]:
+    """The kind and the summary of a folder whose plan is done; ValueError for others."""
+    summary = read_record(run / SUMMARY)
+    if summary is None:
+        raise ValueError(f"{run} has no {SUMMARY}; finish it by gaitforge run {run}")
+    kind = staged_kind(run)
+    if not kind:
+        raise ValueError(f"{run} has no {PLAN} of a kind that is installed")
+    record = read_record(run / PLAN) or {}
+    plan = next((record[key] for key in ("experiment", "plan") if key in record), record)
+    if any(plan.get(key) != summary["plan"].get(key) for key in _GROWING if key in plan):
+        raise ValueError(f"{run} has grown since its {SUMMARY}; finish it by gaitforge run {run}")
+    return kind, summary
+
+
+def _changed(plan: Summary, preset: str) -> list[str]:
+    """The parts of a plan, as a summary has it, that a preset of a fixed plan has otherwise."""
+    if PRESETS[preset].places:
+        return []
+    usual = to_tree(PRESETS[preset].make())
+    usual = usual.get("experiment", usual)
+    return [key for key in (*_GROWING, "settings", "vary") if plan.get(key) != usual.get(key)]
 
 
 def _named(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -165,10 +208,7 @@ def _without_folders(value: Any) -> Any:
         return {name: _without_folders(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_folders(item) for item in value]
-    if isinstance(value, str):
-        parts = (Path(word).name if word.startswith("/") else word for word in value.split(" "))
-        return " ".join(parts)
-    return value
+    return _FOLDERS.sub("", value) if isinstance(value, str) else value
 
 
 # The tables.
@@ -318,19 +358,26 @@ def written(page: str, summaries: Mapping[str, Summary]) -> str:
 
 
 def with_tables(page: str, summaries: Mapping[str, Summary]) -> str:
-    """A page with the table of each kept summary that a marker of it names."""
+    """A page with the table of each kept summary that a marker of it names.
+
+    Raises:
+        ValueError: a marker without its end, or of a summary that is not kept.
+    """
 
     def filled(marker: re.Match[str]) -> str:
-        begin, name, end = marker.groups()
-        text = "Not measured yet."
-        if summary := summaries.get(name):
-            kind = PLAN_KINDS[summary["kind"]]
-            path = SUMMARIES / f"{name}.json"
-            beside = kind.shown_beside(path, summary)
-            texts = [f"**{title}**\n\n{table}" for title, table in beside.get("texts", {}).items()]
-            lines = [f"- {line}" for line in beside.get("lines", ()) if line]
-            table = markdown_table(kind.summary_rows(path, summary))
-            text = "\n\n".join([table, *texts, "\n".join(lines)])
+        begin, name, inner, end = marker.groups()
+        if "<!-- table of" in inner or not end:
+            raise ValueError(f"the table of {name} has no line '{TABLE_END}'")
+        if name not in summaries:
+            raise ValueError(f"no summary '{name}' is kept")
+        summary = summaries[name]
+        kind = PLAN_KINDS[summary["kind"]]
+        path = SUMMARIES / f"{name}.json"
+        beside = kind.shown_beside(path, summary)
+        texts = [f"**{title}**\n\n{table}" for title, table in beside.get("texts", {}).items()]
+        lines = [f"- {line}" for line in beside.get("lines", ()) if line]
+        table = markdown_table(kind.summary_rows(path, summary))
+        text = "\n\n".join([table, *texts, "\n".join(lines)])
         return f"{begin}\n\n{text}\n\n{end}"
 
     return _TABLE.sub(filled, page)
@@ -346,6 +393,7 @@ def build_parser() -> argparse.ArgumentParser:
     keeping.add_argument("name", metavar="NAME", help="of the kept file")
     keeping.add_argument("--preset", default="", help="that the folder is of")
     keeping.add_argument("--repeat", default="", metavar="COMMAND", help="that repeats it")
+    keeping.add_argument("--replace", action="store_true", help="a kept file that has more runs")
     commands.add_parser("write", help="write the tables of docs/results.md and docs/results")
     return parser
 
@@ -355,7 +403,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         if options.command == "keep":
-            print(keep(options.run, options.name, options.preset, options.repeat))
+            chosen = options.preset, options.repeat
+            print(keep(options.run, options.name, *chosen, replaces=options.replace))
         else:
             summaries = read_summaries()
             PAGE.write_text(written(PAGE.read_text(), summaries))

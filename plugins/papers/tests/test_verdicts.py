@@ -11,20 +11,25 @@ from hypothesis import strategies as st
 
 from gaitforge.flows.experiments.plan import FAILS, HOLDS, OPEN, verdict
 from gaitforge.flows.experiments.summary import SUMMARY
-from gaitforge.flows.records.records import write_record
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.stages.status import EXPERIMENT
+from gaitforge.pipeline.presets.preset import PRESETS
 from recipes.verdicts import (
     END,
     MEASUREMENT,
     MOST_BYTES,
     PAGE,
     SUMMARIES,
+    TABLE_END,
     WORDS,
     keep,
+    kept_summary,
     main,
     read_summaries,
     tables,
     told_verdicts,
+    with_tables,
     written,
 )
 
@@ -68,9 +73,18 @@ def summary(ahead: list[float], behind: list[float], **plan: Any) -> dict[str, A
     }  # fmt: skip
 
 
+COMMAND = "gaitforge run fcnet-context six.zarr"
+
+
+def finish(run: Path, record: dict[str, Any]) -> None:
+    """Write the files of a folder whose plan is done."""
+    write_record(run / SUMMARY, record)
+    write_record(run / PLAN, {"kind": EXPERIMENT, "experiment": record["plan"]})
+
+
 def kept(folder: Path, record: dict[str, Any], name: str = "mine") -> dict[str, Any]:
-    write_record(folder / "run" / SUMMARY, record)
-    path = keep(folder / "run", name, "", "", folder / "kept")
+    finish(folder / "run", record)
+    path = keep(folder / "run", name, "", COMMAND, folder / "kept")
     return json.loads(path.read_text())
 
 
@@ -143,12 +157,78 @@ def test_fewer_than_three_seeds_tell_nothing(one: int, other: int, first: bool) 
 def test_what_cannot_be_kept_is_refused_in_a_line(
     change: dict[str, Any], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_record(tmp_path / SUMMARY, {**summary([1.0], [2.0]), **change})
+    finish(tmp_path, {**summary([1.0], [2.0]), **change})
     with pytest.raises(ValueError, match=complaint):
-        keep(tmp_path, "mine", "", "", tmp_path / "kept")
+        keep(tmp_path, "mine", "", COMMAND, tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
     assert main(["keep", str(tmp_path / "none"), "mine"]) == 2
     assert "has no summary.json; finish it" in capsys.readouterr().err
+
+
+def test_a_smaller_or_unfinished_run_replaces_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    kept(tmp_path, summary([90.0, 91.0, 92.5], [80.0, 81.0, 82.0]))
+    before = (tmp_path / "kept" / "mine.json").read_bytes()
+    small = summary([90.0], [80.0])
+    finish(run, small)
+    with pytest.raises(ValueError, match=r"has more runs than .*: 6; --replace keeps fewer"):
+        keep(run, "mine", "", COMMAND, tmp_path / "kept")
+    with pytest.raises(ValueError, match=r"has not the preset's learners, seeds.*--repeat"):
+        keep(run, "mine", "", "", tmp_path / "kept")
+    write_record(run / PLAN, {"kind": EXPERIMENT, "experiment": {**small["plan"], "seeds": [0, 1]}})
+    with pytest.raises(ValueError, match=r"has grown since its summary\.json; finish it"):
+        keep(run, "mine", "", COMMAND, tmp_path / "kept", replaces=True)
+    (run / PLAN).unlink()
+    with pytest.raises(ValueError, match=r"no plan.json of a kind that is installed"):
+        keep(run, "mine", "", COMMAND, tmp_path / "kept", replaces=True)
+    assert (tmp_path / "kept" / "mine.json").read_bytes() == before
+    finish(run, small)
+    keep(run, "mine", "", COMMAND, tmp_path / "kept", replaces=True)
+    assert len(read_summaries(tmp_path / "kept")["mine"]["runs"]) == 2
+
+
+def test_a_plan_of_the_preset_needs_no_command(tmp_path: Path) -> None:
+    usual = to_tree(PRESETS["fcnet-context"].make())
+    finish(tmp_path / "run", {**summary([1.0], [2.0]), "plan": usual})
+    path = keep(tmp_path / "run", "mine", folder=tmp_path / "kept")
+    command = "gaitforge run fcnet-context six.zarr --out runs/mine"
+    assert json.loads(path.read_text())["command"] == command
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/me/data/six.zarr", "six.zarr"),
+        ("run x /a/b/six.zarr --out /tmp/r/mine", "run x six.zarr --out mine"),
+        ("--set path=/home/me/secret/data.zarr", "--set path=data.zarr"),
+        ('--set \'stores=["/a/b/c.zarr","/a/d.zarr"]\'', '--set \'stores=["c.zarr","d.zarr"]\''),
+        ("~/data/six.zarr", "six.zarr"),
+        ("return / length > 3", "return / length > 3"),
+        ("1 /s of x", "1 /s of x"),
+        ("steps/s and https://host/a/b.zarr", "steps/s and https://host/a/b.zarr"),
+        ("runs/mine/summary.json", "runs/mine/summary.json"),
+    ],
+)
+def test_a_kept_text_names_no_folder_of_a_machine(text: str, expected: str) -> None:
+    record = kept_summary({"plan": {"expert": text}}, EXPERIMENT, "fcnet-context", text)
+    assert (record["plan"]["expert"], record["command"]) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("{begin a}\nold\n\n## Text\n\n{begin a}\nold\n{end}\n", "table of a has no line"),
+        ("{begin a}\nold\n\n## Text\n", "table of a has no line"),
+        ("{begin b}\nold\n{end}\n", "no summary 'b' is kept"),
+    ],
+)
+def test_tables_never_take_the_text_after_them(page: str, complaint: str) -> None:
+    for name in "ab":
+        begin = f"<!-- table of {name}: written by `python -m recipes.verdicts write` -->"
+        page = page.replace(f"{{begin {name}}}", begin)
+    page = page.replace("{end}", TABLE_END)
+    with pytest.raises(ValueError, match=complaint):
+        with_tables(page, {"a": {"kind": EXPERIMENT, "runs": [], "plan": {}}})
 
 
 def test_a_page_without_markers_is_refused() -> None:

@@ -73,6 +73,8 @@ def _constants(robot: RobotCard) -> str:
         f"#define ROBOT_CHECK_READINGS {len(READINGS)}",
         f"#define ROBOT_CHECK_MISTAKES {maps + len(READINGS) - 1}",
         f"#define ROBOT_CHECK_GYRO_MAPS {len(gyro_maps())}",
+        "/* Joints by name, as in the header of a log. */",
+        f"#define ROBOT_CHECK_JOINTS {{{_quoted(robot.joint_names)}}}",
         "",
         "#endif",
         "",
@@ -142,6 +144,10 @@ def _mistakes(robot: RobotCard) -> list[str]:
         f"{{{_braces(m.source)}, {_braces(m.signs)}, {m.cost}, {_number(m.scale)}}}"
         for m in gyro_maps()
     ]
+    sensors = [f"{part}: {name}" for part in ("q", "dq") for name in robot.joint_names]
+    sensors += [f"gyro: {axis}" for axis in "xyz"]
+    still = [f"{sensor} never changes" for sensor in sensors]
+    still.append("quaternion: w, x, y and z never change")
     costs = [m.cost for m in maps] + [r.cost for r in readings[1:]]
     texts = [m.text and f"q: {m.text}" for m in maps] + [r.text for r in readings[1:]]
     return [
@@ -153,6 +159,8 @@ def _mistakes(robot: RobotCard) -> list[str]:
         _texts("dq_texts", [m.text and f"dq: {checking.of_rates(m.text)}" for m in maps]),
         _texts("gyro_texts", [m.text and f"gyro: {m.text}" for m in gyro_maps()]),
         _texts("zero_texts", [f"the zero of {name} is off" for name in robot.joint_names]),
+        f"#define STILL_TEXTS {len(still)}",
+        _texts("still_texts", still),
     ]
 
 
@@ -187,6 +195,10 @@ def _array(ctype: str, name: str, values: np.ndarray) -> str:
         return "{" + ", ".join(text(inner) for inner in part) + "}"
 
     return f"static const {ctype} {name}{sizes} = {text(np.asarray(values))};"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{_plain(name)}"' for name in names)
 
 
 def _struct(fields: str, name: str, rows: Sequence[str]) -> str:

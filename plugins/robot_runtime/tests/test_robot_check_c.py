@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ from gaitforge.plugins.robot_runtime.tests.sensor_logs import (
 )
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow")
-CODES = ("ok", "too little", "order", "zero", "pose", "unexplained", "scale")
+CODES = ("ok", "too little", "order", "zero", "pose", "unexplained", "scale", "still")
 DOUBLES = (
     *("pitch_range_rad", "roll_range_rad", "slope_pitch", "slope_roll", "out_of_plane_m"),
     *("motion", "height", "motion_when_right"),
@@ -57,6 +58,7 @@ class Result(ctypes.Structure):
         ("worst_joint", ctypes.c_int),
         ("pose_kind", ctypes.c_int),
         ("pose_kind_rad", ctypes.c_double),
+        ("still", ctypes.c_int),
     )
 
 
@@ -260,6 +262,34 @@ def test_too_little_motion_and_refused_rows(libraries: Callable[[str], Library])
     assert CODES[check.check(later).code] == "ok"
 
 
+@pytest.mark.parametrize(("part", "width"), [("q", 12), ("dq", 12), ("gyro", 3), ("quat", 1)])
+def test_a_number_that_never_changes_is_a_fault_as_in_python(
+    part: str, width: int, libraries: Callable[[str], Library]
+) -> None:
+    card = load_robot("go2")
+    log = as_float32(make_log(card, Tilting(rate_hz=50), 4))
+    for column in range(width):
+        values = getattr(log, part).copy()
+        still = slice(None) if part == "quat" else column
+        values[:, still] = values[0, still]
+        stopped = replace(log, **{part: values})
+        result = libraries("go2").check(stopped)
+        said = libraries("go2").text(result)
+        (finding,) = check_log(stopped, card).findings
+        assert (CODES[result.code], finding.kind) == ("still", "still")
+        assert said.replace("changes", "change") == finding.text
+        assert all(joint in said for joint in finding.joints)
+
+
+def _run(folder: Path, text: str) -> "subprocess.CompletedProcess[str]":
+    """The program's end with a log as its input."""
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    return subprocess.run(
+        ["./program"], cwd=folder, input=text, text=True, capture_output=True, timeout=60,
+        check=False, env=environment,
+    )  # fmt: skip
+
+
 def test_sanitizers_and_the_program(tmp_path: Path) -> None:
     card = load_robot("aliengo")
     write(card, tmp_path)
@@ -273,12 +303,31 @@ def test_sanitizers_and_the_program(tmp_path: Path) -> None:
         (wrong, 1, "signs of the calves of all legs are wrong"),
         (damaged, 2, ""),
     ):
-        ended = subprocess.run(
-            ["./program"], cwd=tmp_path, input=to_csv(log), text=True, capture_output=True,
-            timeout=60, check=False, env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
-        )  # fmt: skip
+        ended = _run(tmp_path, to_csv(log))
         assert ended.returncode == code, ended.stderr
         assert words in ended.stdout
+    header, *rows = to_csv(right).splitlines()
+    named = header
+    for place, joint in enumerate(card.joint_names):
+        named = re.sub(rf"q_{place}\b", f"q_{joint}", named)
+    fields = [line.split(",") for line in (header, *rows)]
+    dq_first = [f[:1] + f[13:25] + f[1:13] + f[25:] for f in fields]
+    for lines, line in (
+        (["# tilted by hand", "", named, *rows], 0),
+        (rows, 0),
+        ([header + " ", *(row.replace(",", " , ") + "\r" for row in rows)], 0),
+        ([",".join(columns) for columns in dq_first], 1),
+        ([header.replace("quat_w", "quat_x"), *rows], 1),
+        ([header + ",volt", *(row + ",24" for row in rows)], 1),
+        ([header, *rows[:300], ",".join(rows[300].split(",")[:20]), *rows[301:]], 302),
+        ([header, *rows[:300], rows[300] + ",1", *rows[301:]], 302),
+        ([header, *rows[:300], header, *rows[300:]], 302),
+        ([header, rows[0].replace(",", ";"), *rows[1:]], 2),
+        ([header, *rows[:9], "9" * 9000, *rows[9:]], 11),
+    ):
+        ended = _run(tmp_path, "\n".join(lines) + "\n")
+        assert ended.returncode == (2 if line else 0), ended.stderr
+        assert ended.stderr.startswith(f"line {line}" if line else "")
 
 
 def test_it_needs_sqrtf_alone_and_refuses_fast_math(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_pages_of_results_have_the_tables_of_kept_summaries(
     finished: tuple[Path, Mapping[str, Any]], tmp_path: Path
 ) -> None:
     out, summary = finished
-    keep(out, "tiny", "", "", tmp_path)
+    keep(out, "tiny", folder=tmp_path)
     begin = "<!-- table of tiny: written by `python -m recipes.verdicts write` -->"
     page = f"# Results\n\n{begin}\nold\n<!-- end of the table -->\n\nAfter.\n"
     written = with_tables(page, read_summaries(tmp_path))

@@ -159,6 +159,16 @@ static int finite(const float *values, int count)
     return 1;
 }
 
+static void keep_range(robot_check *check, int first, const float *values, int count)
+{
+    int k;
+    for (k = 0; k < count; k++) {
+        float *lowest = &check->lowest[first + k], *highest = &check->highest[first + k];
+        *lowest = check->started && *lowest < values[k] ? *lowest : values[k];
+        *highest = check->started && *highest > values[k] ? *highest : values[k];
+    }
+}
+
 int robot_check_add(robot_check *check, double time_s, const float q[12], const float dq[12],
                     const float quaternion[4], const float gyro[3])
 {
@@ -173,6 +183,10 @@ int robot_check_add(robot_check *check, double time_s, const float q[12], const 
         length += (double)quaternion[j] * (double)quaternion[j];
     if (length < UNIT_LENGTH_LOW * UNIT_LENGTH_LOW || length > UNIT_LENGTH_HIGH * UNIT_LENGTH_HIGH)
         return ROBOT_CHECK_LENGTH;
+    keep_range(check, 0, q, JOINTS);
+    keep_range(check, JOINTS, dq, JOINTS);
+    keep_range(check, 2 * JOINTS, gyro, 3);
+    keep_range(check, 2 * JOINTS + 3, quaternion, 4);
     if (!check->started) {
         check->started = 1;
         check->start_s = time_s;

@@ -29,6 +29,18 @@ static int judge_slopes(const double *slopes, const double *errors, int count, i
     return unsure;
 }
 
+/* The first number that never changes, -1 for none; of the quaternion all four together. */
+static int find_still(const robot_check *check)
+{
+    int k, quaternion = 1;
+    for (k = 0; k < STILL_TEXTS - 1; k++)
+        if (!(check->lowest[k] < check->highest[k]))
+            return k;
+    for (; k < STILL_TEXTS + 3; k++)
+        quaternion &= !(check->lowest[k] < check->highest[k]);
+    return quaternion ? STILL_TEXTS - 1 : -1;
+}
+
 static int find_code(const robot_check *check, robot_check_result *result)
 {
     moments sums;
@@ -70,9 +82,15 @@ int robot_check_finish(const robot_check *check, robot_check_result *result)
     for (byte = 0; byte < sizeof *result; byte++)
         bytes[byte] = 0;
     result->pose_kind = -1;
+    result->still = -1;
     result->code = ROBOT_CHECK_TOO_LITTLE;
     if (check->pairs < MIN_PAIRS)
         return result->code;
+    result->still = find_still(check);
+    if (result->still >= 0) {
+        result->code = ROBOT_CHECK_STILL;
+        return result->code;
+    }
     for (r = 0; r < 4; r++) { /* readings of order and convention */
         const double pitch = range_of(check, r, 0), roll = range_of(check, r, 1);
         if (r == 0 || smaller(pitch, roll) > smaller(result->pitch_range_rad, result->roll_range_rad)) {
@@ -115,6 +133,8 @@ const char *robot_check_text(const robot_check_result *result)
         return kinds[result->pose_kind];
     case ROBOT_CHECK_SCALE:
         return "a slope of dq or gyro is far from 1";
+    case ROBOT_CHECK_STILL:
+        return still_texts[result->still];
     default:
         return "legs do not follow gravity, and no single mistake explains it";
     }

@@ -31,6 +31,7 @@ enum {
     ROBOT_CHECK_POSE = 4,        /* all joints of pose_kind are off the default pose */
     ROBOT_CHECK_UNEXPLAINED = 5, /* legs do not follow gravity, and no single mistake explains it */
     ROBOT_CHECK_SCALE = 6,       /* a slope of dq or gyro is far from 1 */
+    ROBOT_CHECK_STILL = 7,       /* a number that never changes: see still */
     ROBOT_CHECK_NOT_FINITE = -1, /* robot_check_add: NaN, infinity or a time before the last one */
     ROBOT_CHECK_LENGTH = -2      /* robot_check_add: a quaternion whose length is not near 1 */
 };
@@ -55,6 +56,7 @@ typedef struct {
     int rows, started, kept;
     long kept_place;
     robot_check_block block;
+    float lowest[31], highest[31]; /* of q, dq, gyro and quaternion, over all rows */
     /* Sums over pairs of blocks. */
     long pairs;
     robot_check_lagged modes[ROBOT_CHECK_MISTAKES][3], carried[ROBOT_CHECK_READINGS][2];
@@ -82,6 +84,8 @@ typedef struct {
     int worst_joint;           /* whose zero explains most */
     int pose_kind;             /* 0 hips, 1 thighs, 2 calves; -1 for none */
     double pose_kind_rad;      /* how far all of them are off the default pose */
+    int still;                 /* never changes: 0 to 11 q, 12 to 23 dq, 24 to 26 gyro, 27 the
+                                * quaternion; -1 for none */
 } robot_check_result;
 
 void robot_check_reset(robot_check *check);
