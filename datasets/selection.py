@@ -395,17 +395,39 @@ class EpisodeSelection:
             first = stop
         return units
 
-    def spread(self, steps: int) -> Self:
-        """Reading units at even distances, with about so many steps; all of them if that is less.
+    def spread(self, steps: int, columns: Sequence[str] = ()) -> Self:
+        """Whole reading units of so many steps or some more; all of them if there are fewer.
 
-        The first unit of a large selection is always among them, and each is read whole.
+        Units are taken at even distances in the order of kinds and of sizes, so that both keep
+        about their shares, whatever the order of the parts. A kind is what a unit's first episode
+        has in `columns`, of which those that the catalog lacks are left out. Every value of these
+        columns is in the result, unless that takes twice the steps.
         """
         units = self.units()
-        count = -(-len(units) * steps // max(1, self.steps))
-        if count >= len(units):
+        if self.steps <= steps or len(units) < 2:
             return self
-        chosen = [units[k * len(units) // count] for k in range(count)]
-        return self.with_rows(np.concatenate([self.rows[u.first : u.stop] for u in chosen]))
+        first = np.array([unit.first for unit in units])
+        sizes = np.add.reduceat(self.lengths, first)
+        known = [name for name in columns if name in self.catalog.column_names]
+        codes = [self.catalog.codes(name)[0][self.rows] for name in known]
+        numbers = np.arange(len(units))
+        # The hash is for units of one kind and size, which may alternate in what no column tells.
+        order = np.lexsort([hashed(numbers), sizes, *(code[first] for code in codes[::-1])])
+        count = min(len(units), -(-len(units) * steps // self.steps))
+        taken = np.zeros(len(units), bool)
+        taken[order[(2 * numbers[:count] + 1) * len(units) // (2 * count)]] = True
+        unit_of = np.repeat(numbers, np.diff([*first, len(self)]))
+        for code in codes:
+            absent = np.setdiff1d(code, code[taken[unit_of]])
+            while len(absent) and sizes[taken].sum() < 2 * steps:
+                of_absent = np.bincount(unit_of, self.lengths * np.isin(code, absent), len(units))
+                taken[of_absent.argmax()] = True
+                absent = np.setdiff1d(code, code[taken[unit_of]])
+        for number in order[np.argsort(hashed(numbers))]:
+            if sizes[taken].sum() >= steps:
+                break
+            taken[number] = True
+        return self.with_rows(self.rows[taken[unit_of]])
 
     def unit_rows(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
         """(E,) first row of each of the unit's episodes in `read_unit`'s array, and lengths."""

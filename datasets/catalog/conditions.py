@@ -17,7 +17,6 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.rows import array_to_numpy, from_numpy, valid_rows
 
-ROW = "gaitforge_row"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoload_known_extensions": False,
@@ -104,9 +103,11 @@ def _matching(catalog: Columns, condition: str) -> np.ndarray:
 def _evaluated(
     connection: duckdb.DuckDBPyConnection, catalog: Columns, names: list[str], condition: str
 ) -> np.ndarray:
-    columns = _without_nan(catalog.stored([*names, *(() if names else ("start",))]))
+    names = names or ["start"]
+    row = f"row_of_{max(names, key=len)}"  # longer than any column's name, and so none of them
+    columns = _without_nan(catalog.stored(names))
     numbers = from_numpy(np.arange(catalog.num_rows, dtype=np.int64))
-    connection.register("episodes", columns.append_column(ROW, numbers))
+    connection.register("episodes", columns.append_column(row, numbers))
     connection.execute("SET lock_configuration = true")
     expression = duckdb.SQLExpression(condition)
     episodes = connection.view("episodes")
@@ -115,7 +116,7 @@ def _evaluated(
         raise DatasetError(f"it has type {kind}, not BOOLEAN")
     # By number, since DuckDB may change the order: it joins episodes with a list of five values or
     # more.
-    rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
+    rows = episodes.filter(expression).select(duckdb.ColumnExpression(row)).fetchnumpy()[row]
     return np.sort(np.asarray(rows, np.int64))
 
 
@@ -146,12 +147,17 @@ def _columns_named(tree: Any, catalog: Columns) -> list[str]:
 
     Other names are refused: DuckDB takes some, such as `current_timestamp`, for functions.
     """
-    spelled = {name.lower(): name for name in catalog.column_names}
+    spelled: dict[str, list[str]] = {}
+    for name in catalog.column_names:
+        spelled.setdefault(name.lower(), []).append(name)
     named = []
     for expression in _expressions(tree):
         if expression["class"] == "COLUMN_REF":
             name = ".".join(expression["column_names"])  # columns have no dot
-            named.append(spelled.get(name.lower()) or catalog.check_column(name))
+            alike = spelled.get(name.lower()) or [catalog.check_column(name)]
+            if len(alike) > 1:
+                raise DatasetError(f"columns {listed(alike)} differ in upper and lower case only")
+            named += alike
     return list(dict.fromkeys(named))
 
 

@@ -319,6 +319,15 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     )
 
 
+def kind_columns(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
+    """The columns of which a sample of a run's episodes should have every value.
+
+    Their robots, experts, qualities and cells, and what `equal_shares` names.
+    """
+    shares = () if config.equal_shares is None else (config.equal_shares,)
+    return tuple(dict.fromkeys((*shares, "robot", *DRIVER, *CELL, *schema.group_by)))
+
+
 def on_device(batch: Mapping[str, Tensor], ranks: Ranks) -> Batch:
     """The batch on this rank's device; asynchronous from page-locked memory."""
     return {name: value.to(ranks.device, non_blocking=True) for name, value in batch.items()}

@@ -46,7 +46,7 @@ from gaitforge.learners.policy_network import (
 )
 from gaitforge.learners.run_files import run_folder, shipped_policies
 from gaitforge.learners.tokens import BODY, BODY_SIGN, TokenLayout
-from gaitforge.learners.training.batches import label_scale
+from gaitforge.learners.training.batches import kind_columns, label_scale
 from gaitforge.learners.training.config import OF_POLICY, TrainConfig, shown_value
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
 from gaitforge.learners.training.update import ValueLosses
@@ -120,8 +120,8 @@ def build_policy(
     `spec`: of a training that goes on, the network that it has; by default the config's model.
 
     A new one has random weights and the selection's statistics; of more than `LARGE_STEPS` those
-    of `STATISTICS_STEPS`, spread over it, so that the first update need not wait for all data. A
-    Gaussian policy learns its std unless the network's config has a `fixed_std`.
+    of `STATISTICS_STEPS`, of all robots, experts and cells, so that the first update need not wait
+    for all data. A Gaussian policy learns its std unless the network's config has a `fixed_std`.
 
     With `start` it is the policy of that checkpoint, its average if it has one. Normalisers and
     bounds of inputs stay as they are: the weights were learned in these units, and in others the
@@ -135,7 +135,9 @@ def build_policy(
     _check_vectors(selection.schema)
     spec = spec or _begun_spec(config, start)
     layout, act_dim, shown = _layout(config, selection.schema)
-    measured = _measured(selection)
+    measured = selection
+    if selection.steps > LARGE_STEPS:
+        measured = selection.spread(STATISTICS_STEPS, kind_columns(config, selection.schema))
     observed = _statistics("obs", measured, layout)
     acted = _statistics("action", measured, layout)
     if start is None:
@@ -204,8 +206,7 @@ def _new_policy(
     if shown is not None:
         seen = _normaliser("obs", observed)
         action_normaliser = Normaliser(seen.mean[shown], seen.std[shown])
-    measured = _measured(selection)
-    obs_normaliser = _inputs(measured, layout, observed, (action_normaliser, acted))
+    obs_normaliser = _inputs(selection, layout, observed, (action_normaliser, acted))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
@@ -219,7 +220,7 @@ def _new_policy(
     actions = action_normaliser if config.normalise_actions else Normaliser.identity(act_dim)
     if objective.values:
         network = BoundedNetwork(network)
-        actions = _bounds(measured, layout, shown)
+        actions = _bounds(selection, layout, shown)
     gaussian = None
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
@@ -385,11 +386,6 @@ def _cut_notes(
     return [f"inputs are cut at the bounds of {config.start_from}: {listed(cut, 4)}"]
 
 
-def _measured(selection: Selection) -> Selection:
-    """The episodes that a selection's statistics are computed from."""
-    return selection.spread(STATISTICS_STEPS) if selection.steps > LARGE_STEPS else selection
-
-
 def _statistics(name: str, selection: Selection, layout: TokenLayout) -> ChannelStatistics:
     """Statistics of obs or action, with the joints' signs taken out where the layout does so."""
     # Threads, not a Dask client that may be open in this process.
@@ -433,6 +429,8 @@ def build_values(
 
 def _bounds(selection: Selection, layout: TokenLayout, shown: slice | None) -> Normaliser:
     """A normaliser that maps the range of each action channel to [-1, 1].
+
+    The range of all episodes, however many: actions beyond it are out of the policy's reach.
 
     Args:
         shown: slice of an observation with the executed action; None for the stored actions.

@@ -77,7 +77,7 @@ class TrainConfig:
         device: "cpu" or "cuda".
         seed: random seed of the initial weights, the data's order and the network's random numbers.
         held_out_fraction: share of the episodes kept out of the training; a validation uses the
-            first `validation_batches` batches of them, or of many, of units at even distances.
+            first `validation_batches` batches of them, or of many, of some units of all kinds.
         split_seed: seed of the choice of held-out episodes; by default `seed`. Compared runs share
             it.
         history_every, validation_every, checkpoint_every: periods in optimiser steps; the last step

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import (
     Labels,
     TrainingBatches,
+    kind_columns,
     on_device,
     open_stream,
     with_bodies,
@@ -285,13 +287,27 @@ class Trainer:
         done.pending_steps = 0
         done.pending_s = 0.0
 
+    @cached_property
+    def _validated(self) -> Selection | None:
+        """The held-out episodes that validations read.
+
+        Of many they come from some units of all kinds: reading all units for a few batches would
+        take longer than the updates between two validations.
+        """
+        held_out = self.episodes.held_out
+        if held_out is None:
+            return None
+        config = self.config
+        steps = config.validation_batches * config.batch_size * config.window_len
+        return held_out.spread(max(steps, _VALIDATION_STEPS), kind_columns(config, held_out.schema))
+
     def _validate(self) -> None:
         """Compute the validation loss, and save the policy if it is the best so far."""
-        if self.episodes.held_out is None:
+        if self._validated is None:
             return
         done = self.done
         policy = self.updater.acting_policy().eval()
-        done.validation_loss = self._validation_loss(policy, self.episodes.held_out)
+        done.validation_loss = self._validation_loss(policy, self._validated)
         best = done.best_validation_loss
         if best is None or done.validation_loss < best:
             done.best_validation_loss = done.validation_loss
@@ -301,14 +317,8 @@ class Trainer:
         self.updater.policy.train()
 
     def _validation_loss(self, policy: PolicyNetwork, held_out: Selection) -> float:
-        """The loss over the first batches of the held-out episodes, always the same ones.
-
-        Of many held-out episodes they come from units at even distances: reading all units for a
-        few batches would take longer than the updates between two validations.
-        """
+        """The loss over the first batches of held-out episodes, always the same ones."""
         config = self.config
-        steps = config.validation_batches * config.batch_size * config.window_len
-        held_out = held_out.spread(max(steps, _VALIDATION_STEPS))
         # With fewer episodes than ranks, every rank computes all of them; the mean is the same.
         shared = len(held_out) >= self.ranks.world_size
         ranks = self.ranks if shared else Ranks(device=self.ranks.device)

@@ -9,7 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store, query
-from tests.datasets.making import part_input, small_store, store_of_many_parts, write_small_part
+from tests.datasets.making import (
+    part_input,
+    small_schema,
+    small_store,
+    store_of_many_parts,
+    write_small_part,
+)
 
 PARTS = [(5, 1, 9, 4, 7, 7, 2), (130, 64, 3, 3)]
 
@@ -259,22 +265,48 @@ def test_reading_refuses_unknown_fields_and_episodes(store: Store) -> None:
         store.select().episode(11)
 
 
-@settings(max_examples=30, deadline=None)
-@given(steps=st.integers(1, 200_000))
-def test_a_spread_is_of_whole_units_at_even_distances(many: Store, steps: int) -> None:
-    whole = many.select()
-    units = whole.units()
-    spread = whole.spread(steps)
-    parts = dict.fromkeys(unit.part_id for unit in spread.units())
-    assert spread.hash == whole.of_parts(list(parts)).hash  # a part is a unit here
-    assert (
-        min(steps, whole.steps)
-        <= spread.steps
-        < steps + 2 * max(whole.lengths[unit.first : unit.stop].sum() for unit in units)
-    )
-    names = [unit.part_id for unit in units]
-    gaps = np.diff([names.index(part) for part in parts])
-    assert len(gaps) == 0 or gaps.max() - gaps.min() <= 1
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """60 parts, dealt in turns to 2, 5 and 10 drivers, and six of them twenty times as long."""
+    store = Store.create(tmp_path_factory.mktemp("dealt") / "s", small_schema())
+    for part in range(60):
+        lengths = (40, 60) if part >= 54 else (2, 3)
+        given = part_input(lengths, 2 * part)
+        drivers = {f"of_{n}": [f"{part % n}"] * 2 for n in (2, 5, 10)}
+        columns = {**given["episodes"], **drivers, "size": [int(part >= 54)] * 2}
+        store.write_part(f"p{part:02d}", **{**given, "episodes": columns})
+    return store
+
+
+COLUMNS = ("of_2", "of_5", "of_10", "size", "terrain", "none")
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.integers(1, 900), columns=st.lists(st.sampled_from(COLUMNS), unique=True))
+def test_a_spread_has_whole_units_of_every_kind(
+    dealt: Store, steps: int, columns: list[str]
+) -> None:
+    whole = dealt.select()
+    spread = whole.spread(steps, columns)
+    parts = [unit.part_id for unit in spread.units()]
+    assert spread.hash == whole.of_parts(parts).hash  # a part is a unit here
+    assert spread.hash == whole.spread(steps, columns).hash
+    assert min(steps, whole.steps) <= spread.steps < 2 * steps + 200
+    if spread.steps < 2 * steps:
+        for name in set(columns) - {"none"}:
+            kinds = (s.episodes(name).column(name).to_pylist() for s in (spread, whole))
+            assert set(next(kinds)) == set(next(kinds))
+
+
+def test_a_spread_keeps_the_shares_of_kinds_and_sizes(dealt: Store) -> None:
+    whole = dealt.select()
+    spread = whole.spread(300, ["of_5"])
+    for name in ("of_5", "size"):
+        shares = []
+        for selection in (spread, whole):
+            codes = np.array(selection.episodes(name).column(name).to_pylist(), np.int64)
+            shares.append(np.bincount(codes, selection.lengths, 5) / selection.steps)
+        np.testing.assert_allclose(*shares, atol=0.2)
 
 
 def test_a_repetition_is_on_the_side_of_its_original(tmp_path: Path) -> None:

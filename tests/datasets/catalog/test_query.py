@@ -163,6 +163,20 @@ def test_lists_of_any_length_choose_the_rows_of_a_plain_loop(
     assert matching_rows(_Table(table), condition).tolist() == expected
 
 
+def test_no_name_of_a_column_is_taken_for_another(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s", small_schema())
+    names = ("mass", "Mass"), ("row_of_length", "gaitforge_row")
+    for number, (weight, row) in enumerate(zip(*names, strict=True)):
+        given = part_input((2, 3), 2 * number)
+        columns = {**given["episodes"], weight: [1.0, 2.0], row: [100, 7]}
+        store.write_part(f"p{number}", **{**given, "episodes": columns})
+    for name, ids in (("row_of_length", [0]), ("gaitforge_row", [2])):
+        for condition in (f"{name} = 100", f"{name} = 100 and length in (1, 2, 3, 4, 5, 6)"):
+            assert store.select().where(condition).episode_ids().tolist() == ids
+    with pytest.raises(DatasetError, match="columns mass, Mass differ in upper and lower case"):
+        store.select().where("mass > 0")
+
+
 def test_constant_conditions_keep_all_or_nothing(store: Store) -> None:
     assert len(store.select().where("true")) == 7
     assert len(store.select().where("1 > 2")) == 0

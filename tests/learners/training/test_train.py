@@ -13,7 +13,7 @@ import torch
 from gaitforge.common.history import read_history
 from gaitforge.datasets import Field, Schema, Selection, Store, open_store
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
-from gaitforge.learners.training.batches import open_stream
+from gaitforge.learners.training.batches import kind_columns, open_stream
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.train import NonFiniteError, split_episodes, split_note, train
@@ -21,6 +21,17 @@ from gaitforge.learners.training.trainer import HistoryRow
 from gaitforge.learners.training.update import learning_rate
 from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
+
+EXPERTS = Schema(
+    (
+        Field("obs", (70,), slices=OBS_SLICES),
+        Field("action", (12,)),
+        Field("reward"),
+        Field("final_obs", (70,), slices=OBS_SLICES, per="episode"),
+    ),
+    control_dt_s=0.02,
+    robot="aliengo",
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +82,37 @@ def test_a_large_selection_is_measured_by_a_spread_of_it(
     train(replace(SHORT, steps=1), selection, tmp_path)
     policy = load_policy(tmp_path, obs_slices=OBS_SLICES)
     rest, _ = selection.split(SHORT.held_out_fraction, SHORT.seed)
-    part = rest.spread(1)
+    part = rest.spread(1, kind_columns(SHORT, rest.schema))
     assert 0 < part.steps < rest.steps
     mean = policy.action_normaliser.mean.numpy()
     np.testing.assert_allclose(mean, part.statistics("action").mean, rtol=1e-5)
     assert not np.allclose(mean, rest.statistics("action").mean, rtol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["bc", "td3-bc"])
+def test_a_large_selection_is_measured_by_all_its_experts(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two experts, dealt to the parts in turns, whose actions are far apart."""
+    store = Store.create(tmp_path / "s", EXPERTS)
+    rng = np.random.default_rng(0)
+    for part in range(20):
+        given = part_input((20, 30), 2 * part)
+        action = rng.normal(4.0 * (-1) ** part, 0.1, (50, 12)).astype(np.float32)
+        steps = {**given["steps"], "obs": rng.normal(size=(50, 70)).astype(np.float32)}
+        columns = {**given["episodes"], "expert": [f"expert-{part % 2}"] * 2}
+        finals = {"final_obs": np.zeros((2, 70), np.float32)}
+        store.write_part(f"p{part:02d}", {**steps, "action": action}, columns, finals)
+    monkeypatch.setattr("gaitforge.learners.training.building.LARGE_STEPS", 100)
+    monkeypatch.setattr("gaitforge.learners.training.building.STATISTICS_STEPS", 300)
+    config = replace(SHORT, steps=1, objective=objective, held_out_fraction=0.0)
+    train(config, store.select(), tmp_path / "run")
+    normaliser = load_policy(tmp_path / "run", obs_slices=OBS_SLICES).action_normaliser
+    np.testing.assert_allclose(normaliser.mean.numpy(), 0.0, atol=1.5)
+    assert (normaliser.std.numpy() > 3.0).all()
+    if objective == "td3-bc":
+        actions = store.select().read("action")
+        assert np.abs((actions - normaliser.mean.numpy()) / normaliser.std.numpy()).max() <= 1.0001
 
 
 def test_actions_may_stay_in_their_units(selection: Selection, tmp_path: Path) -> None:
