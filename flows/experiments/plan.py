@@ -355,10 +355,11 @@ class Experiment:
         self._check_varied()
         if self.own_rounds and (len(self.learners) > 1 or len(self.seeds) > 1 or self.vary):
             raise ValueError("one learner with one seed drives in the rounds; or give a driver")
+        if self.own_rounds and dict(self.sets) != {"": ""}:
+            raise ValueError("sets are the rounds where the learner drives; or give a driver")
         if self.corrections is not None and self.select.saved:
             raise ValueError("a saved selection cannot grow; select by columns instead")
-        for learner in self.learners:
-            self._check_learner(learner)
+        self._check_learners()
         if self.corrections is not None and self.corrections.driver:
             self.config(FIRST, 0)
             if "best" in self.corrections.driver:
@@ -394,6 +395,10 @@ class Experiment:
                 raise ValueError(f"episodes must be whole numbers from 1, got {values}")
         if len(self.vary) > 1 or not all(self.vary.values()):
             raise ValueError("one number may vary, and it needs values")
+        changed = {*self.vary, *(key for point in self._points().values()
+                                 for settings in point.values() for key in settings)}  # fmt: skip
+        if self.train_s is not None and "steps" in changed:
+            raise ValueError("steps cannot vary where train_s tells how long; vary budget")
 
     def _check_points(self, name: str, points: Points) -> None:
         """Raise ValueError unless every value is a number and has settings of all learners."""
@@ -411,14 +416,19 @@ class Experiment:
                 raise ValueError(f"vary: {name} {value} has no settings of {shown(missing[0])}")
         check_once(f"vary: {name}", [float(value) for value in points])
 
-    def _check_learner(self, learner: str) -> None:
-        configs = [self.config(learner, s, value) for s in self.seeds for value in self.values()]
-        self.best(learner)  # raises
-        splits = {config.split_seed for config in configs if config.held_out_fraction > 0.0}
-        if self.tested and (None in splits or not splits):
+    def _check_learners(self) -> None:
+        held_out = set()
+        for learner in self.learners:
+            configs = [self.config(learner, s, v) for s in self.seeds for v in self.values()]
+            self.best(learner)  # raises
+            if len({config.objective for config in configs}) > 1:
+                raise ValueError(f"learners: {learner}: the objective cannot vary; name learners")
+            held_out |= {(config.split_seed, config.held_out_fraction) for config in configs}
+        split_seed, fraction = next(iter(held_out))
+        if self.tested and (len(held_out) > 1 or split_seed is None or not fraction):
             raise ValueError(
-                "runs that are tested need the same held-out episodes: a split_seed, and a "
-                "held_out_fraction above 0"
+                "runs that are tested need the same held-out episodes: one split_seed and one "
+                "held_out_fraction above 0 of all runs"
             )
 
     @property
@@ -491,6 +501,8 @@ class Experiment:
                 if name not in (*OF_DATA, BUDGET):
                     tree = _with_value(tree, name.split("."), _whole(value))
         config = plan_from_tree(TrainConfig, tree)
+        if config.seed != seed:
+            raise ValueError("seeds are the experiment's: they cannot vary")
         config = replace(config, steps=round(config.steps * self.budget(value)))
         preset(config.model, config.model_overrides)
         return self.kept(config)

@@ -206,7 +206,8 @@ def with_references(
 
     def return_of(name: str, policy: str) -> float:
         source = replace(plan.source(policy), name=name)
-        return evaluate_policy(source, plan, reporter, folder / f"{name}.json").return_
+        path = folder / f"{name}.json"
+        return evaluate_policy(source, plan.comparable(source), reporter, path).return_
 
     best = expert or plan.expert
     zero = return_of(plan.baseline, plan.baseline) if plan.baseline else 0.0

@@ -1,16 +1,18 @@
 """An experiment on stores, with the values that a user chooses in place of its own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.rollout import GRID_EPISODES
 from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.claim import Claim, claimed
-from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.evaluations import MEASURES
+from gaitforge.flows.experiments.plan import Experiment, Published
 from gaitforge.flows.experiments.runs import (
     FirstParts,
     parts_of_demonstrations,
@@ -23,6 +25,11 @@ from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import cells_of, middle
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
+
+CONFIG = ("objective", "steps", "batch_size", "device")
+"""Options that are settings of every training."""
+_OF_KEPT = ("highest", "mean")
+"""First words of measures over the policies that a run kept."""
 
 
 def _unsaid(text: str) -> None:
@@ -68,7 +75,8 @@ def _with_options(
     if not of_stores:
         return _with_choices(experiment, cells, choices)
     select = {field: cells[name] for field, name in fields.items() if name in cells}
-    select |= {"saved": choices["saved"]} if "saved" in choices else {}
+    if choices.get("saved"):
+        select["saved"] = str(Path(choices["saved"]).absolute())
     wheres = [term for term in (experiment.select.where, choices.get("where", "")) if term]
     where = " and ".join(f"({term})" for term in wheres) if len(wheres) > 1 else "".join(wheres)
     selected = replace(experiment, select=replace(experiment.select, where=where, **select))
@@ -80,9 +88,33 @@ def _with_settings(
 ) -> Experiment:
     """An experiment with the settings, and the choices' `config` for every learner."""
     experiment = override(experiment, settings)
+    if any(setting.startswith("published") for setting in settings):
+        _check_statements(experiment)
+    experiment = _without_absent_measures(experiment)
     every = choices.get("config", {})  # for learners that `settings` brought, too
     learners = {name: {**every, **config} for name, config in experiment.learners.items()}
     return replace(experiment, learners=learners)
+
+
+def _check_statements(experiment: Experiment) -> None:
+    """Raise ValueError for a statement about a learner that the experiment has not."""
+    for statement in experiment.published:
+        for name in (statement.ahead, statement.behind):
+            if name not in experiment.learners:
+                allowed = listed(experiment.learners)
+                raise ValueError(f"published: no learner '{name}'; allowed: {allowed}")
+
+
+def _without_absent_measures(experiment: Experiment) -> Experiment:
+    """An experiment without statements about further evaluations that it has not."""
+
+    def is_measured(statement: Published) -> bool:
+        name, _, measure = statement.measure.rpartition(" ")
+        known = ("", *_OF_KEPT, *experiment.evaluations)
+        return measure not in MEASURES or name in known
+
+    published = tuple(filter(is_measured, experiment.published))
+    return replace(experiment, published=published)
 
 
 def _on_stores(
@@ -104,7 +136,7 @@ def _on_stores(
         experiment, demonstrations = _begun(experiment, stores, settings, out)
         experiment = _labelled(experiment, evaluation, store, "expert" in choices)
     if legged and "terrains" not in experiment.evaluate:
-        experiment = _fitted(experiment, experiment.select.select(store))
+        experiment = _fitted(experiment, override(experiment, settings).select.select(store))
     experiment = _with_settings(experiment, choices, settings)
     if evaluation is not None and experiment.corrections is None:
         experiment = _evaluated_on(experiment, evaluation, store)
@@ -122,6 +154,8 @@ def _labelled(
     corrections = experiment.corrections
     assert corrections is not None
     expert = evaluation.scoring_expert(experiment.select.select(store))
+    # A plan that was read from a folder keeps the expert that its first command chose.
+    is_chosen = is_chosen or corrections.collect.expert != DEFAULT_EXPERT
     works = {"expert": expert} if expert and not is_chosen else {}
     works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
     collect = replace(corrections.collect, **works)
@@ -178,8 +212,11 @@ def _with_choices(
     evaluate |= {name: choices[name] for name in ("episodes", "threads") if name in choices}
     existing = experiment.learners
     config = choices.get("config", {})
-    learners = {name: existing.get(name, {}) for name in choices.get("learners", existing)}
+    alike = _shared(existing.values())
+    learners = {name: existing.get(name, alike) for name in choices.get("learners", existing)}
     changes = {name: choices[name] for name in ("seeds", "train_s") if name in choices}
+    if "steps" in config and "train_s" not in choices:
+        changes["train_s"] = None  # they take the place of a preset's time
     if "randomisation" in choices and experiment.collect is None:
         raise ValueError("a store has its own randomisation; --randomisation is for what collects")
     if experiment.collect is not None:
@@ -197,6 +234,16 @@ def _with_choices(
         evaluate={**experiment.evaluate, **evaluate},
         **changes,
     )
+
+
+def _shared(learners: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all learners have of the options' settings: a folder's earlier command gave them."""
+    first, *others = learners
+    return {
+        name: first[name]
+        for name in CONFIG
+        if name in first and all(name in o and o[name] == first[name] for o in others)
+    }
 
 
 def _collection(

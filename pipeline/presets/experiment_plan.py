@@ -13,11 +13,8 @@ from gaitforge.flows.experiments.staged_plan import FolderPlan
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.stages.status import EXPERIMENT
-from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.choices import CONFIG, chosen_claim
 from gaitforge.pipeline.report.experiment import stages_of
-
-CONFIG = ("objective", "steps", "batch_size", "device")
-"""Options that are settings of every training."""
 
 
 @dataclass(frozen=True)

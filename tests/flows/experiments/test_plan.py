@@ -15,7 +15,13 @@ from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.common.extensions import extension_names
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claim, claimed
-from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment, asked_score
+from gaitforge.flows.experiments.plan import (
+    Corrections,
+    DataSet,
+    Experiment,
+    Published,
+    asked_score,
+)
 from gaitforge.flows.experiments.runs import LearnerRun
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
@@ -33,11 +39,15 @@ from gaitforge.pipeline.presets.experiments import collecting_preset, experiment
 from gaitforge.pipeline.presets.preset import PRESETS
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
+from tests.datasets.making import small_store
 from tests.flows.gym_stores import TINY, make_gym_store
+from tests.learners.making import make_selection
 from tests.learners.models.parameter_counts import parameter_count
 
 BUDGETS = (1, 5, 20)
 PLAN = Experiment({"mlp": {"steps": 3}, "fcnet": {"objective": "return"}})
+TESTED = replace(PLAN, tested=True, settings={"split_seed": 0})
+RETURN = {"mlp": {}, "fcnet": {"objective": "return"}}
 
 
 def learner(**settings: Any) -> Experiment:
@@ -70,7 +80,25 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(PLAN, vary={"steps": 20}), "steps needs a list of numbers"),
         (lambda: replace(PLAN, vary={"steps": ("20",)}), "steps needs finite numbers"),
         (lambda: replace(PLAN, vary={"episodes": (2.5,)}), "episodes must be whole numbers from 1"),
-        (lambda: replace(PLAN, tested=True), "a split_seed"),
+        (lambda: replace(PLAN, vary={"seed": (5, 6)}), "seeds are the experiment's"),
+        (
+            lambda: replace(PLAN, vary={"x": {"1": {"mlp": {"seed": 7}, "fcnet": {}}}}),
+            "seeds are the experiment's",
+        ),
+        (lambda: replace(PLAN, train_s=9.0, vary={"steps": (5, 6)}), "steps cannot vary"),
+        (
+            lambda: replace(
+                PLAN, vary={"x": {"1": {"mlp": {}, "fcnet": {"objective": "bc"}}, "2": RETURN}}
+            ),
+            "learners: fcnet: the objective cannot vary",
+        ),
+        (
+            lambda: replace(PLAN, learners={"mlp": {}}, corrections=Corrections(), sets={"a": "b"}),
+            "sets are the rounds",
+        ),
+        (lambda: replace(PLAN, tested=True), "one split_seed"),
+        (lambda: replace(TESTED, learners={"mlp": {"split_seed": 1}, "bot": {}}), "one split_seed"),
+        (lambda: replace(TESTED, vary={"held_out_fraction": (0.2, 0.5)}), "one held_out_fraction"),
         (lambda: replace(PLAN, corrections=Corrections()), "one learner with one seed"),
         (lambda: Corrections(rounds=0), "0 rounds: needs at least 1"),
         (lambda: Claim("x", PLAN), "needs a store"),
@@ -241,6 +269,67 @@ def test_steps_of_every_run_reach_learners_that_a_setting_brings(tmp_path: Path)
     assert {name: plan.config(name, 0).steps for name in plan.learners} == {
         **dict.fromkeys(("fcnet", "bot", "fcnet_rc", "bot_rc"), 9), "mlp": 5,
     }  # fmt: skip
+
+
+def test_a_learner_that_a_folder_gets_has_the_options_of_its_first_command(tmp_path: Path) -> None:
+    store = [str(make_gym_store(tmp_path / "hopper.zarr"))]
+    plan = experiment_preset("compare")
+    chosen = {"learners": ("mlp",), "config": {"steps": 100, "batch_size": 3}}
+    first = chosen_claim("compare", plan, store, chosen, (), tmp_path).experiment
+    more = {"learners": ("mlp", "gru")}
+    grown = chosen_claim("compare", first, store, more, (), tmp_path).experiment
+    for name in grown.learners:
+        assert (grown.config(name, 0).steps, grown.config(name, 0).batch_size) == (100, 3)
+
+
+def test_steps_take_the_place_of_a_presets_time(tmp_path: Path) -> None:
+    plan = replace(experiment_preset("compare"), train_s=800.0)
+    chosen = {"config": {"steps": 100}}
+    store = [str(make_gym_store(tmp_path / "hopper.zarr"))]
+    made = chosen_claim("compare", plan, store, chosen, (), tmp_path).experiment
+    assert made.train_s is None
+    assert {made.config(name, 0).steps for name in made.learners} == {100}
+
+
+def test_statements_are_of_learners_and_evaluations_that_there_are(tmp_path: Path) -> None:
+    plan = replace(
+        experiment_preset("compare"),
+        evaluations={"cleared": {"reset_every": 4}},
+        published=(
+            Published("mlp", "bot", "a", measure="cleared score"),
+            Published("mlp", "bot", "b", measure="mean success"),
+        ),
+    )
+    settings = ["evaluations={}"]
+    store = [str(make_gym_store(tmp_path / "hopper.zarr"))]
+    made = chosen_claim("compare", plan, store, {}, settings, tmp_path).experiment
+    assert [statement.source for statement in made.published] == ["b"]
+    typed = ['published=[{"ahead":"fcnt","behind":"mlp","source":"ours"}]']
+    with pytest.raises(ValueError, match="published: no learner 'fcnt'; allowed: "):
+        chosen_claim("compare", plan, store, {}, typed, tmp_path)
+
+
+def test_a_setting_that_selects_narrows_the_evaluation_as_the_option_does(tmp_path: Path) -> None:
+    store = [str(make_selection(tmp_path / "s").store.path)]
+    plan = experiment_preset("compare")
+    settings = ["select.skill=stand"]
+    by_setting = chosen_claim("compare", plan, store, {}, settings, tmp_path).experiment
+    option = {"skills": ("stand",)}
+    by_option = chosen_claim("compare", plan, store, option, (), tmp_path).experiment
+    assert by_setting.evaluate["skills"] == by_option.evaluate["skills"] == ("stand",)
+
+
+def test_a_saved_selection_is_read_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = small_store(tmp_path / "s", [(5, 6, 7, 8, 9, 4)])
+    store.select(skill="stand").save(tmp_path / "stand.json")
+    monkeypatch.chdir(tmp_path)
+    plan = experiment_preset("compare")
+    chosen = {"saved": "stand.json"}
+    made = chosen_claim("compare", plan, [str(store.path)], chosen, (), tmp_path / "out")
+    monkeypatch.chdir("/")
+    assert len(made.experiment.select.select(store.path)) == len(store.select(skill="stand"))
 
 
 def test_equal_shares_of_no_column_are_refused_before_anything_is_made(tmp_path: Path) -> None:
