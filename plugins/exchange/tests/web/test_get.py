@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
@@ -18,6 +18,8 @@ from tests.datasets.making import part_input, small_schema, small_store
 
 MOST_STEPS = 10
 """Of a block, so that small parts are cut."""
+MOST = "episode % 10 != 1"
+"""A condition for all episodes but the second of each part."""
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 PARTS = st.dictionaries(st.sampled_from(["a", "a-0", "a-1", "a-1-0", "b"]), LENGTHS, min_size=1)
 
@@ -56,22 +58,27 @@ def assert_same(copy: Store, selection: Selection) -> None:
 
 
 @settings(
-    max_examples=10,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(PARTS, st.integers(0, 31), st.sampled_from(["true", "episode % 10 != 1", "length > 2"]))
+@given(PARTS, st.integers(0, 31), st.sampled_from(["true", MOST, "length > 2"]), st.booleans())
+@example({"a": [6, 6, 6, 6], "a-0": [3, 2], "a-1": [2, 2]}, 0, MOST, True)
+@example({"a": [6, 6, 6, 6], "a-0": [3, 2], "a-1": [2, 2]}, 6, "true", False)
 def test_a_copy_holds_what_is_selected(
     small_blocks: None,
     tmp_path_factory: pytest.TempPathFactory,
     parts: dict[str, list[int]],
     columns: int,
     condition: str,
+    merged: bool,
 ) -> None:
-    """Whatever the names and columns of parts are; of everything it has the same hash."""
+    """Whatever parts are called and have as columns; of everything it has the same hash."""
     folder = tmp_path_factory.mktemp("get")
     store = made(folder / "source.zarr", parts, columns)
+    if merged:
+        store.compact()
     chosen = store.select().where(condition)
     if not len(chosen):
         return
