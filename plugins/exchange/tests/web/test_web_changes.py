@@ -94,6 +94,25 @@ def test_a_selection_from_before_reads_its_own_rows_or_none(
         before.read("obs")
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 2)])
+def test_a_copy_of_a_dataset_that_changes_meanwhile_is_refused(
+    web: Served, versions: list[Path], tmp_path: Path, before: int, after: int
+) -> None:
+    """Of the first or the second part; and nobody goes on with it."""
+    address = f"{web.address}/{NAME}"
+    web.folder = versions[before]
+    chosen = open_store(address).select()
+    web.folder = versions[after]
+    out = tmp_path / "copy.zarr"
+    with pytest.raises(DatasetError, match="SHA-256"):
+        get_selection(chosen, out)
+    assert len(open_store(out).parts()) == before
+    with pytest.raises(DatasetError, match="holds a copy of other episodes"):
+        get_selection(open_store(address).select(), out)
+    copied = get_selection(open_store(address).select(), tmp_path / "anew.zarr")
+    assert copied.hash == open_store(versions[after] / NAME).info().hash
+
+
 def test_facts_that_were_taken_back_are_gone(web: Served) -> None:
     local = open_store(web.folder / NAME)
     local.set_about(licence="MIT")
