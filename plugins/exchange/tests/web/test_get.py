@@ -10,10 +10,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
+from gaitforge.datasets.edits.operations import add_field
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.storage.store import PartStore
 from gaitforge.plugins.exchange.web import get
 from gaitforge.plugins.exchange.web.get import get_selection
+from tests.datasets.edits.test_fields import collected_obs, make_field
 from tests.datasets.making import part_input, small_schema, small_store
 
 MOST_STEPS = 10
@@ -100,6 +102,7 @@ def test_a_copy_of_an_edited_store_has_its_edits_in_its_rows(
     store.select().where("episode = 1").drop()
     store.select().where("episode = 10").trim(head=1, tail=2)
     store.select().where("episode >= 10").annotate({"note": "limps", "draw": 0.25})
+    _relabelled(store)
     get_selection(store.select(), tmp_path / "copy.zarr")
     assert_same(open_store(tmp_path / "copy.zarr"), store.select())
 
@@ -113,7 +116,14 @@ CHANGES: dict[str, Change] = {
     ).select(terrain="flat"),
     "annotated": lambda store, folder: _edited(store, "annotate", {"note": "x"}),
     "trimmed": lambda store, folder: _edited(store, "trim", 1),
+    "relabelled": lambda store, folder: _relabelled(store).select(terrain="flat"),
 }
+
+
+def _relabelled(store: Store) -> Store:
+    rewards = {part: values[:, 0] for part, values in collected_obs(store).items()}
+    add_field(store, make_field(store, store.schema.field("reward"), rewards))
+    return store
 
 
 def _edited(store: Store, edit: str, *arguments: Any) -> Selection:
