@@ -69,6 +69,11 @@ class Manifest:
         content = {name: getattr(self, name) for name in entries} | {"arrays": dict(self.arrays)}
         return json_sha256(content)
 
+    @cached_property
+    def objects_hash(self) -> str:
+        """Hash of the objects' names, sizes and contents."""
+        return json_sha256(dict(self.objects))
+
     @property
     def collected(self) -> tuple["Manifest", ...]:
         """The records of the parts as collected: the members, or this one."""

@@ -43,7 +43,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gaitforge.common.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, disk_failures, listed
 from gaitforge.common.files import files_under, join_inside, sha256_file
 from gaitforge.datasets.catalog.catalog import Manifest
 from gaitforge.datasets.layout import SHARD_STEPS
@@ -107,15 +107,15 @@ class ArrayLayout:
 class ArrayReader:
     """Reads runs of rows of one array; holds one open shard and one decoded chunk.
 
-    `sizes` gives the recorded bytes of each object below the array's folder, `first_row` the
-    row at which the part begins, and `label` the array's name in messages.
+    `objects` gives the recorded bytes and SHA-256 of each object below the array's folder,
+    `first_row` the row at which the part begins, and `label` the array's name in messages.
     """
 
     def __init__(
         self,
         folder: Path,
         layout: ArrayLayout,
-        sizes: Mapping[str, int],
+        objects: Mapping[str, tuple[int, str]],
         label: str,
         first_row: int = 0,
     ) -> None:
@@ -126,7 +126,7 @@ class ArrayReader:
         self._folder = folder
         self._label = label
         self._layout = layout
-        self._sizes = sizes
+        self._objects = objects
         self._first_row = first_row
         self._shard = self._descriptor = self._chunk = -1
         self._index: list[list[int]] = []
@@ -141,6 +141,14 @@ class ArrayReader:
 
     def __exit__(self, *_: object) -> None:
         self._close_shard()
+
+    def check_objects(self) -> None:
+        """DatasetError for an object that does not have its SHA-256; reads each once."""
+        for name, (_, recorded) in self._objects.items():
+            with disk_failures(f"{self._label}, object {name} cannot be read"):
+                digest = sha256_file(self._folder / name)
+            if digest != recorded:
+                raise DatasetError(f"{self._label}, object {name}: not its recorded SHA-256")
 
     def read_runs(self, runs: Iterable[tuple[int, int]], out: np.ndarray) -> None:
         """Copy the rows of the ascending half-open `runs`, end to end, into `out`.
@@ -201,8 +209,9 @@ class ArrayReader:
         except FileNotFoundError as error:
             raise self._fault(shard, "the object is missing") from error
         size = os.fstat(self._descriptor).st_size
-        if size != self._sizes.get(key):
-            raise self._fault(shard, f"{size} bytes, recorded {self._sizes.get(key)}")
+        recorded, _ = self._objects.get(key, (None, ""))
+        if size != recorded:
+            raise self._fault(shard, f"{size} bytes, recorded {recorded}")
         length = per_shard * INDEX_ENTRY_BYTES + CRC_BYTES
         stored = self._checked_read(size - length, length, shard, "the shard index")
         self._index = stored.view("<u8").reshape(per_shard, 2).tolist()
@@ -246,16 +255,16 @@ def open_array(
     damaged metadata.
     """
     prefix = f"{folder.name}/"
-    sizes = {
-        name.removeprefix(prefix): size
-        for name, (size, _) in manifest.objects.items()
+    objects = {
+        name.removeprefix(prefix): recorded
+        for name, recorded in manifest.objects.items()
         if name.startswith(prefix)
     }
     recorded = manifest.objects[f"{prefix}zarr.json"][1]
     key = folder, recorded
     if key not in layouts:
         root = folder.parents[2]
-        for name in sizes:
+        for name in objects:
             join_inside(root, f"{folder.relative_to(root).as_posix()}/{name}")
         path = folder / "zarr.json"
         try:
@@ -265,7 +274,7 @@ def open_array(
         if damaged:
             raise DatasetError(f"{label}: zarr.json is not the file that was written")
         layouts[key] = ArrayLayout.parse(path.read_bytes())
-    return ArrayReader(folder, layouts[key], sizes, label, first_row)
+    return ArrayReader(folder, layouts[key], objects, label, first_row)
 
 
 def row_runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:

@@ -15,7 +15,8 @@ part differs:
 
 A reader mirrors the small files (root, catalog, tags), on which queries run, and fetches an array's
 objects when they are first read. They are checked against their recorded SHA-256 and stay in the
-mirror, which processes may share.
+mirror, which processes may share. There a part's folder is also named after its objects: where
+another store is put at the address, those of the old one are never taken for those of the new one.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ from gaitforge.common.errors import (
 )
 from gaitforge.common.extensions import extension, extension_names
 from gaitforge.common.files import cache_folder, is_hidden, join_inside, temporary_file, visible
-from gaitforge.datasets.catalog.catalog import Catalog, PartRecord
+from gaitforge.datasets.catalog.catalog import Catalog, Location, Manifest, PartRecord
 from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.integrity import field_folders, store_files, used_stems
@@ -279,6 +280,8 @@ class BucketStore(PartStore):
             _keep(mirror / key, content)
         if (about := bucket.read(ABOUT)) is not None:
             _keep(mirror / ABOUT, about)
+        else:
+            (mirror / ABOUT).unlink(missing_ok=True)
         _refresh(bucket, mirror)
         kept = None if tag is None else read_tag(mirror, tag, bucket.url)
         return cls(bucket, mirror, read_root(mirror, bucket.url), kept)
@@ -366,14 +369,19 @@ class BucketStore(PartStore):
         _refresh(self._bucket, self.path)
         return removed
 
+    def part_folder(self, manifest: Manifest, location: Location) -> Path:
+        """As `PartStore.part_folder`, in the mirror; a part of other content has another one."""
+        return super().part_folder(manifest, location) / manifest.objects_hash[:32]
+
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """As `PartStore.array_reader`; fetches the array's objects that the mirror lacks."""
         self.schema.field(field)
         manifest = catalog.manifests[part_id]
         location = catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
+        folder = self.part_folder(manifest, location).relative_to(self.path).as_posix()
         for name in names:
-            copy = join_inside(self.path, f"{PARTS}/{location.folder}/{name}")
+            copy = join_inside(self.path, f"{folder}/{name}")
             if copy.is_file() and copy.stat().st_size == manifest.objects[name][0]:
                 with suppress(OSError):  # its use, by which a bounded mirror chooses what to keep
                     os.utime(copy)

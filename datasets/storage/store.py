@@ -359,10 +359,14 @@ class PartStore:
         """A reader of one field's rows in one part as collected; a context manager."""
         per = self.schema.field(field).per
         manifest, location = self._located(catalog, part_id)
-        folder = self.path / PARTS / location.folder / field
+        folder = self.part_folder(manifest, location) / field
         first_row = location.first_step if per == "step" else location.first_episode
         label = f"part {part_id} of {self.address}, field {field}"
         return open_array(folder, manifest, first_row, label, self._layouts)
+
+    def part_folder(self, manifest: Manifest, location: Location) -> Path:
+        """The folder from which a part's arrays are read."""
+        return self.path / PARTS / location.folder
 
     def field_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """As `array_reader`, also of fields that were added after the collection."""
@@ -395,7 +399,7 @@ class PartStore:
         """A part's record and place; reads the catalog again if a merge removed its folder."""
         manifest = catalog.manifests[part_id]
         location = catalog.locations[part_id]
-        if not (self.path / PARTS / location.folder).is_dir():
+        if not self.part_folder(manifest, location).is_dir():
             latest = self.files.catalog()
             merged = latest.manifests.get(part_id)
             if merged is not None and merged.content_hash == manifest.content_hash:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gaitforge.common.errors import DatasetError
@@ -50,7 +51,7 @@ class CacheBound:
         """Count an object that is about to be kept, and make room for it."""
         with self._lock:
             if self._bytes is None:
-                self._bytes = sum(path.stat().st_size for path in _objects())
+                self._bytes = float(sum(size for _, size, _ in _states()))
             self._bytes += size
             if self._bytes > most_bytes():
                 self._bytes = _remove_oldest(most_bytes() - size)
@@ -63,18 +64,22 @@ def _objects() -> Iterator[Path]:
         yield from (path for path in objects if path.is_file())
 
 
+def _states() -> list[tuple[float, int, Path]]:
+    """Time of the last use, bytes and path of each object that no other process removes."""
+    states = []
+    for path in _objects():
+        with suppress(FileNotFoundError):
+            state = path.stat()
+            states.append((state.st_mtime, state.st_size, path))
+    return states
+
+
 def _remove_oldest(wanted: float) -> float:
     """Remove objects until at most `wanted` bytes are left, if that can be; returns the bytes."""
-    found = []
-    for path in _objects():
-        try:
-            state = path.stat()
-        except FileNotFoundError:
-            continue
-        found.append((state.st_mtime, state.st_size, path))
-    left = float(sum(size for _, size, _ in found))
+    states = sorted(_states())
+    left = float(sum(size for _, size, _ in states))
     until = time.time() - _IN_USE_S
-    for modified, size, path in sorted(found):
+    for modified, size, path in states:
         if left <= wanted or modified > until:
             break
         path.unlink(missing_ok=True)

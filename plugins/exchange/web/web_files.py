@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from gaitforge.common.errors import DatasetError, StorageError, first_line, missing_package
 from gaitforge.common.files import is_hidden, join_inside, temporary_file
-from gaitforge.datasets.layout import PARTS
+from gaitforge.datasets.layout import OVERLAYS, PARTS, ROOT_FILE
 from gaitforge.datasets.storage.s3 import Bucket, Listed
 from gaitforge.plugins.exchange.web.cache import BOUND, mirrors_folder
 from gaitforge.plugins.exchange.web.manifest import MANIFEST, ListedFile, read_manifest
@@ -33,8 +33,10 @@ HUB = "https://huggingface.co"
 
 _HUB_URL = re.compile(
     r"hf://(?:datasets/)?(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
-    r"(?:@(?P<revision>[\w.-]+))?/*"
+    rf"(?:@(?P<revision>[\w.-]+))?(?P<overlay>/{OVERLAYS}/\w[\w.-]*)?/*"
 )
+_OVERLAY_URL = re.compile(rf"(?P<parent>.+)/(?P<folder>{OVERLAYS}/[^/]+)")
+"""The store of an added field, whose files are in the manifest of the store that it lies in."""
 _WEB_URL = re.compile(r"https?://[^?#\s@]+")
 
 
@@ -52,6 +54,9 @@ class WebFiles(Bucket):
         self.url, base, headers = _place(url)
         self.endpoint = ""
         self._request = _requests(base, headers)
+        overlay = _OVERLAY_URL.fullmatch(base)
+        self._request_parent = _requests(overlay["parent"], headers) if overlay else None
+        self._overlay = f"{overlay['folder']}/" if overlay else ""
         self._manifest: dict[str, ListedFile] = {}
         self._asked = float("-inf")
 
@@ -136,7 +141,7 @@ class WebFiles(Bucket):
         kept = self.mirror / MANIFEST
         has_mirror = kept.is_file()
         try:
-            content = self._request(MANIFEST, ATTEMPTS_WITH_MIRROR if has_mirror else ATTEMPTS)
+            content = self._ask_manifest(ATTEMPTS_WITH_MIRROR if has_mirror else ATTEMPTS)
         except StorageError:
             if not has_mirror:
                 raise
@@ -146,10 +151,29 @@ class WebFiles(Bucket):
                 f"{self.url} has no {MANIFEST}; whoever made the store writes it: "
                 "gaitforge publish, or gaitforge manifest STORE"
             )
-        self._manifest = read_manifest(content, self.url)
+        files = read_manifest(content, self.url)
+        below = self._overlay if f"{self._overlay}{ROOT_FILE}" in files else ""
+        self._manifest = {
+            name.removeprefix(below): listed
+            for name, listed in files.items()
+            if name.startswith(below)
+        }
         _keep_manifest(kept, content)
         self._asked = time.monotonic()
         return self._manifest
+
+    def _ask_manifest(self, attempts: int) -> bytes | None:
+        """The manifest with this store's files: of an added field, that of the whole store."""
+        if self._request_parent is not None:
+            content = _not_a_page(self._request_parent(MANIFEST, attempts))
+            if content and self._overlay + ROOT_FILE in read_manifest(content, self.url):
+                return content
+        return _not_a_page(self._request(MANIFEST, attempts))
+
+
+def _not_a_page(content: bytes | None) -> bytes | None:
+    """None for a page, with which some servers answer in place of a file that is absent."""
+    return None if content is None or content.lstrip().startswith(b"<") else content
 
 
 def _place(url: str) -> tuple[str, str, dict[str, str]]:
@@ -166,7 +190,9 @@ def _place(url: str) -> tuple[str, str, dict[str, str]]:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         address = f"hf://datasets/{hub['name']}"
         address += f"@{hub['revision']}" if hub["revision"] else ""
-        return address, f"{base}/datasets/{hub['name']}/resolve/{revision}", headers
+        overlay = hub["overlay"] or ""
+        folder = f"{base}/datasets/{hub['name']}/resolve/{revision}{overlay}"
+        return address + overlay, folder, headers
     if not _WEB_URL.fullmatch(url):
         raise DatasetError(
             "not a store's address; use hf://datasets/OWNER/NAME or https://HOST/FOLDER, without "

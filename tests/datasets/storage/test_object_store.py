@@ -290,6 +290,22 @@ def test_foreign_objects_are_named(url: str, key: str) -> None:
     assert key.removesuffix("/zarr.json").removesuffix("/c/0") in fault
 
 
+def test_a_store_made_anew_at_an_address_is_not_mixed_with_the_old_one(
+    url: str, tmp_path: Path
+) -> None:
+    make(url)
+    rows = opened_elsewhere(url, tmp_path / "mirror").select().read("obs")
+    bucket = Bucket(url)
+    bucket.delete(bucket.list(""))
+    store = make(url, ())
+    for part, (lengths, first) in enumerate(zip(TWO_PARTS, (0, 3), strict=True)):
+        content = part_input(lengths, first)
+        content["steps"]["obs"] *= -1  # the sign's bit leaves the compressed size
+        store.write_part(f"part-{part:03d}", **content)
+    again = opened_elsewhere(url, tmp_path / "mirror").select()
+    np.testing.assert_array_equal(again.read("obs"), -rows)
+
+
 def test_a_crafted_record_writes_nothing_outside_the_mirror(url: str, tmp_path: Path) -> None:
     store = make(url)
     catalog = store.catalog()

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
-Fault = Callable[[str, int], "int | float | None"]
+Fault = Callable[[str, int], "int | float | str | None"]
 """(path, how often it was asked for) -> an HTTP status instead of the file, a fraction of it after
-which the connection is cut, or None."""
+which the connection is cut, an address to which the client is redirected, or None."""
 
 
 class Served:
@@ -18,6 +19,8 @@ class Served:
 
     Attributes:
         address: of the folder; asked: path -> requests; sent: path -> bytes of bodies.
+        tokens: the header `authorization` of each request, "" without one.
+        missing: what is answered, with the status 200, for a file that is absent.
     """
 
     def __init__(self, folder: Path, address: str = "") -> None:
@@ -27,6 +30,8 @@ class Served:
         self.sent: Counter[str] = Counter()
         self.fault: Fault = lambda path, count: None
         self.ranges = True
+        self.tokens: list[str] = []
+        self.missing: bytes | None = None
 
 
 @contextmanager
@@ -41,16 +46,20 @@ def serving(folder: Path) -> Iterator[Served]:
             pass
 
         def do_GET(self) -> None:
-            path = self.path.lstrip("/")
+            path = unquote(self.path.lstrip("/"))
             served.asked[path] += 1
+            served.tokens.append(self.headers.get("Authorization", ""))
             fault = served.fault(path, served.asked[path])
             file = served.folder / path
-            if isinstance(fault, int) or not file.is_file():
-                self.send_response(fault if isinstance(fault, int) else 404)
+            is_absent = not file.is_file()
+            if isinstance(fault, int | str) or (is_absent and served.missing is None):
+                self.send_response(fault if isinstance(fault, int) else 302 if fault else 404)
+                if isinstance(fault, str):
+                    self.send_header("Location", fault)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            content = file.read_bytes()
+            content = served.missing or b"" if is_absent else file.read_bytes()
             first = 0
             if served.ranges and (wanted := self.headers.get("Range")):
                 first = int(wanted.removeprefix("bytes=").partition("-")[0])
