@@ -1,6 +1,5 @@
 """Draws, names, sizes and options of recordings: kept as they are, or refused at once."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 import gaitforge
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.plugins.exchange.recording.checks import check_joins
 
 ROBOTS = 2
 
@@ -73,7 +71,7 @@ KINDS = {
 
 
 @given(data=st.data(), kind=st.sampled_from(list(KINDS)), part_steps=st.sampled_from([4, 1_000]))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_draws_are_stored_as_they_are(
     data: st.DataObject, kind: str, part_steps: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -116,11 +114,6 @@ def test_kinds_of_draws_join_or_are_refused_within_a_recording_and_in_a_store(
     assert stored == (pair[0] + pair[1] if before == after else pair[0])
 
 
-def test_whole_numbers_and_fractions_join() -> None:
-    check_joins("drawn", np.dtype(np.int64), np.dtype(np.float64))
-    check_joins("drawn", np.dtype("U1"), np.dtype("U9"))
-
-
 @pytest.mark.parametrize(
     "name",
     ["task", "robot", "return", "terminated", "success", "success_known", "part", "length",
@@ -136,7 +129,9 @@ def test_names_of_draws_that_no_catalog_can_have_are_refused_before_a_step(
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["action", "reward", "obs", "obs_torque", "final_obs", "Torque", "mask"])
+@pytest.mark.parametrize(
+    "name", ["action", "reward", "obs", "obs_torque", "final_obs", "Torque", "mask"]
+)
 def test_names_of_further_fields_that_the_recorder_has_are_refused(
     name: str, tmp_path: Path
 ) -> None:
@@ -153,7 +148,7 @@ def test_a_draw_may_give_the_seed_and_two_names_may_not_differ_in_case_only(tmp_
         ({"seed": [0.5, 1.0]}, "must be whole numbers"),
         ({"mass": 1, "Mass": 2}, "upper and lower case"),
         ({"mass": [None, 1]}, "use numbers, truth values or text"),
-        ({"mass": [2**64 - 1, 1]}, "is more than"),
+        ({"mass": np.full(ROBOTS, 2**64 - 1, np.uint64)}, "is more than"),
         ({"mass": [1, 2, 3]}, r"is \(2,\), not \(3,\)"),
     ):
         with pytest.raises(DatasetError, match=complaint):
@@ -221,43 +216,44 @@ ROW_BYTES = ROBOTS * 4 * (2 + 1 + 1)
 
 
 @given(
-    most_bytes=st.integers(4 * ROW_BYTES, 40 * ROW_BYTES),
-    length=st.integers(1, 60),
+    most_bytes=st.integers(4 * ROW_BYTES, 20 * ROW_BYTES),
+    length=st.integers(1, 40),
     finals=st.booleans(),
 )
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_little_memory_cuts_episodes_in_pieces_of_what_fits(
     most_bytes: int, length: int, finals: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("memory") / "s.zarr"
-    record(path, 60, Counter(length), most_bytes=most_bytes, final_obs=finals)
+    record(path, 40, Counter(length), most_bytes=most_bytes, final_obs=finals)
     rows = open_store(path).select()
-    pieces = rows.lengths[: -ROBOTS]
-    held = most_bytes // ROW_BYTES
-    assert (pieces >= min(held // 2, min(length, 60) % held or held, length)).all() or len(pieces) < 2
-    assert rows.steps >= 60 * ROBOTS - (ROBOTS if finals and 60 % length else 0)
+    is_piece = ~np.array(rows.episodes().column("truncated").to_pylist())
+    is_piece[-ROBOTS:] = False  # what runs at the end
+    assert (rows.lengths[is_piece] >= 3 * (most_bytes // ROW_BYTES // 4)).all()
+    assert is_piece.any() or length * ROW_BYTES <= 2 * most_bytes
+    assert rows.steps == (40 - (finals and 40 % length > 0)) * ROBOTS
     starts = np.cumsum(rows.lengths) - rows.lengths
     for start, count in zip(starts, rows.lengths, strict=True):
         times = rows.read("obs")[start : start + count, 1]
         np.testing.assert_array_equal(times, np.arange(count) + times[0])
 
 
-def test_final_observations_of_other_shapes_groups_or_types_are_refused(tmp_path: Path) -> None:
-    options = gaitforge.RecordingOptions(control_dt_s=0.02)
-    for obs, last in (
+@pytest.mark.parametrize(
+    ("obs", "last"),
+    [
         (np.zeros((2, 3)), np.zeros((2, 4))),
-        (np.zeros((2, 3)), {"policy": np.zeros((2, 3)), "critic": np.zeros((2, 3))}["critic"][:1]),
+        (np.zeros((2, 3)), np.zeros((1, 3))),
         ({"policy": np.zeros((2, 3)), "b": np.zeros((2, 3))}, np.zeros((2, 3))),
         (np.zeros((2, 3), int), np.full((2, 3), 0.5)),
+    ],
+)
+def test_final_observations_of_other_shapes_groups_or_types_are_refused(
+    obs: Any, last: Any, tmp_path: Path
+) -> None:
+    options = gaitforge.RecordingOptions(control_dt_s=0.02)
+    done = np.ones(ROBOTS, bool)
+    with (
+        gaitforge.Recorder(tmp_path / "s.zarr", options) as recorder,
+        pytest.raises(DatasetError, match="final_obs: obs"),
     ):
-        with (
-            gaitforge.Recorder(tmp_path / "s.zarr", options) as recorder,
-            pytest.raises(DatasetError, match="final_obs: obs"),
-        ):
-            recorder.add(obs, obs, np.ones(2), [True] * 2, [False] * 2, final_obs=last)
-
-
-def moving(values: Any) -> Iterator[Any]:
-    """Never ends."""
-    while True:
-        yield from values
+        recorder.add(obs, ACTIONS, np.ones(ROBOTS), done, ~done, final_obs=last)
