@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.common.errors import DatasetError, names_allowed
+from gaitforge.common.errors import DatasetError, amount, names_allowed
 from gaitforge.plugins.exchange.recording.checks import (
     check_draw_names,
     check_field_names,
@@ -97,6 +97,11 @@ def record(
         recorded = _Recorded(env, recorder, mode, draws or {}, more or {})
         with recorded.methods():
             yield env
+    if recorder.left_out:
+        warnings.warn(
+            f"{amount(recorder.left_out, 'episode')} left out: values are no finite numbers",
+            stacklevel=3,
+        )
 
 
 class _Recorded:

@@ -297,8 +297,13 @@ def test_draws_are_read_when_episodes_begin_and_at_no_other_time(tmp_path: Path)
     for mode in ("NextStep", "SameStep", "Disabled"):
         env = vector(mode)(2)
         path = tmp_path / f"{mode}.zarr"
-        draws = {"began": lambda env: np.array([one.episode for one in env.envs])}
-        with gaitforge.record(path, env, draws=draws):
+        moments: list[tuple[int, ...]] = []
+
+        def began(env: Any, moments: list[tuple[int, ...]] = moments) -> np.ndarray:
+            moments.append(tuple(one.episode for one in env.envs))
+            return np.array(moments[-1])
+
+        with gaitforge.record(path, env, draws={"began": began}):
             env.reset()
             for step in range(25):
                 *_, terminated, truncated, _ = env.step(batched_actions(2, step))
@@ -308,6 +313,7 @@ def test_draws_are_read_when_episodes_begin_and_at_no_other_time(tmp_path: Path)
         starts = np.cumsum([0, *store.select().episodes().column("length").to_pylist()[:-1]])
         episodes = store.select().read("obs")[starts, 1]
         assert store.select().episodes().column("began").to_pylist() == episodes.tolist()
+        assert len(set(moments)) == len(moments)
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,14 @@ def test_little_memory_cuts_episodes_in_pieces_of_what_fits(
         np.testing.assert_array_equal(times, np.arange(count) + times[0])
 
 
+def test_episodes_that_are_left_out_are_told(tmp_path: Path) -> None:
+    bad = {"torque": lambda env: np.where(env.episode == 1, np.nan, np.arange(ROBOTS))}
+    with pytest.warns(UserWarning, match="^2 episodes left out") as warned:
+        record(tmp_path / "s.zarr", 6, more=bad)
+    assert warned[0].filename == __file__
+    assert len(open_store(tmp_path / "s.zarr").select()) == 4
+
+
 @pytest.mark.parametrize(
     ("obs", "last"),
     [
