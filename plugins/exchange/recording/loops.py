@@ -168,16 +168,21 @@ class OnnxActor:
         self._width = inputs[0].shape[-1]
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """Actions (N, A) for what an environment returned."""
+        """Actions (N, A) for what an environment returned; (A,) for a single one."""
         groups = observations(observation)
         if OBS not in groups:
             raise DatasetError(f"the policy's observation is none of {listed(groups)}")
         rows = groups[OBS].astype(np.float32, copy=False)
         if isinstance(self._width, int) and rows.shape[-1] != self._width:
             raise DatasetError(f"the policy takes {self._width} numbers, not {rows.shape[-1]}")
+        if rows.ndim == 1:
+            return self._acted(rows[None])[0]
         if not self._one_by_one:
-            return self._session.run(None, {self._name: rows})[0]
-        return np.concatenate([self._session.run(None, {self._name: row[None]})[0] for row in rows])
+            return self._acted(rows)
+        return np.concatenate([self._acted(row[None]) for row in rows])
+
+    def _acted(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self._session.run(None, {self._name: rows})[0])
 
 
 def run_loop(env: Any, act: Act, steps: int, seed: int, advance: Callable[[int], object]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.plugins.exchange.recording.loops import made_policy, run_loop
-from gaitforge.plugins.exchange.tests.recording.counting import Batch, batched_actions
+from gaitforge.plugins.exchange.tests.recording.counting import Batch, Counting, batched_actions
 from tests.pipeline.command_line import Run
 
 onnx = pytest.importorskip("onnx")
@@ -69,6 +69,26 @@ def test_an_onnx_policy_acts_and_every_episode_is_recorded(
     np.testing.assert_array_equal(selection.read("action"), 2 * selection.read("obs")[:, :2])
     ends = selection.episodes().to_pydict()
     assert sum(ends["terminated"]) + sum(ends["truncated"]) > 6
+
+
+def alone(robots: int) -> Counting:
+    """One robot, whatever the number."""
+    return Counting()
+
+
+def test_an_onnx_policy_acts_in_a_single_environment(tmp_path: Path, run: Run) -> None:
+    model = policy_file(tmp_path / "policy.onnx", "robots")
+    words = ["record", tmp_path / "s.zarr", "--env", f"{HERE}:alone", "--policy", model]
+    done = run(*words, "--steps", "9")
+    assert done.code == 0, done.err
+    selection = open_store(tmp_path / "s.zarr").select()
+    np.testing.assert_array_equal(selection.read("action"), 2 * selection.read("obs")[:, :2])
+
+
+def test_an_onnx_policy_needs_the_policys_observation(tmp_path: Path) -> None:
+    act = made_policy(str(policy_file(tmp_path / "policy.onnx", "robots")), None, 0)
+    with pytest.raises(DatasetError, match="none of obs_left, obs_right"):
+        act({"left": np.zeros((2, 3)), "right": np.zeros((2, 3))})
 
 
 def test_own_actions_and_own_environments(tmp_path: Path, run: Run) -> None:
