@@ -118,7 +118,13 @@ def check_stored_columns(stored: pa.Schema, columns: dict[str, np.ndarray]) -> N
 
     Parts whose columns do not join could be read no longer.
     """
-    for name in set(columns) & set(stored.names):
+    spelled = {name.lower(): name for name in stored.names}
+    for name in columns:
+        stored_name = spelled.get(name.lower())
+        if stored_name is None:
+            continue
+        if stored_name != name:
+            raise DatasetError(f"draws: {name!r} is {stored_name!r} in the store; call it so")
         kind = stored.field(name).type
         was = "U" if pa.types.is_string(kind) else kind.to_pandas_dtype()
         check_joins(name, np.dtype(was), columns[name].dtype)

@@ -202,6 +202,12 @@ def test_a_store_of_another_schema_is_refused_at_the_first_step(
     assert len(open_store(tmp_path / "s.zarr").select()) == 2
 
 
+def test_a_draw_is_spelled_as_in_the_store(tmp_path: Path) -> None:
+    record(tmp_path / "s.zarr", 2, draws={"mass": 1})
+    with pytest.raises(DatasetError, match="'Mass' is 'mass' in the store"):
+        record(tmp_path / "s.zarr", 2, draws={"Mass": 1})
+
+
 def test_the_order_of_further_fields_is_that_of_the_store(tmp_path: Path) -> None:
     more = {name: lambda env, name=name: np.full(ROBOTS, ord(name)) for name in "ab"}
     for order in (more, dict(reversed(more.items()))):
