@@ -148,11 +148,12 @@ def spaces_of_actions(draw: st.DrawFn) -> Any:
     start = draw(st.integers(-3, 3))
     if kind == "box":
         ends = [sorted(draw(st.tuples(number, number))) for _ in range(2)]
-        low, high = np.array(ends, np.float32).T
-        return spaces.Box(low, high, dtype=draw(st.sampled_from([np.float32, np.float64])))
+        dtype = draw(st.sampled_from([np.float32, np.float64]))
+        low, high = np.array(ends, dtype).T
+        return spaces.Box(low, high, dtype=dtype)
     if kind == "half":
         ends = draw(st.sampled_from([(-np.inf, 5), (3, np.inf), (-np.inf, np.inf), (FLOAT_MIN, 2)]))
-        return spaces.Box(*ends, (2,))
+        return spaces.Box(*(np.full(2, end, np.float32) for end in ends))
     if kind == "whole":
         return spaces.Box(start, start + 4, (3,), np.int64)
     if kind == "discrete":
