@@ -136,13 +136,15 @@ class Schema:
             raise DatasetError(f"control_dt_s must be positive and finite, not {self.control_dt_s}")
 
     def differences(self, other: "Schema") -> str:
-        """The fields and attributes in which two schemas differ, in words."""
+        """In what two schemas differ, in words."""
         pair = [{field.name: field for field in schema.fields} for schema in (self, other)]
         fields = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
-        pair = [{"robot": schema.robot, **schema.attributes} for schema in (self, other)]
-        keys = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
+        pair = [{**vars(schema), **schema.attributes} for schema in (self, other)]
+        names = [key for key in pair[0] | pair[1] if key not in ("fields", "attributes")]
+        keys = [key for key in names if pair[0].get(key) != pair[1].get(key)]
         words = [f"in its fields {listed(fields)}"] if fields else []
-        return " and ".join([*words, *([f"in its {listed(keys)}"] if keys else [])])
+        words += [f"in its {listed(keys)}"] if keys else []
+        return " and ".join(words) or "in the order of its fields"
 
     @property
     def hash(self) -> str:

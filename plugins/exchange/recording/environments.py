@@ -12,8 +12,9 @@ same_step: `step` returns the first observation of the next episode. The last on
 disabled: `step` returns the last observation, and the loop calls `reset` with a mask or ids.
 """
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +34,13 @@ _POLICY_GROUPS = ("policy", "actor", "observation", "obs")
 """Names by which libraries call the observation of the policy, among several."""
 _FINAL_KEYS = ("final_obs", "final_observation")
 """Keys of `info`: gymnasium's since 1.0, and before."""
+_RESETTING_WRAPPER = "Autoreset"
+"""gymnasium's wrapper of a single environment that resets it in the next step."""
+_MASKS = ("mask", "reset_mask", "env_mask")
+_BUFFERS = ("observation_manager", "episode_length_buf")
+"""What environments of mjlab and Isaac Lab have, one of them in those without managers."""
+_IDS = ("env_ids", "env_id", "env_idx", "env_indices", "ids", "idx", "indices")
+"""Names of the parameters of `reset` by which libraries choose robots."""
 
 
 @dataclass(frozen=True)
@@ -53,65 +61,120 @@ class StepResult:
     info: Mapping[str, Any]
 
 
+def layers(env: Any) -> Iterator[Any]:
+    """An environment, the one that it wraps, and so on to the innermost.
+
+    gymnasium's wrappers do not forward attributes of what they wrap since 1.0.
+    """
+    seen: set[int] = set()
+    while hasattr(env, "step") and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        inner = getattr(env, "env", None)
+        env = inner if hasattr(inner, "step") else getattr(env, "unwrapped", None)
+
+
+def _first(values: Iterable[Any]) -> Any:
+    """The first value that is not None; None without one."""
+    return next((value for value in values if value is not None), None)
+
+
+def attribute(env: Any, name: str) -> Any:
+    """An attribute of an environment or of what it wraps, the outermost one; None without it."""
+    return _first(getattr(layer, name, None) for layer in layers(env))
+
+
+def _metadata(env: Any, key: str) -> Any:
+    """As `attribute`, of an entry in `metadata`."""
+    return _first((getattr(layer, "metadata", None) or {}).get(key) for layer in layers(env))
+
+
 def autoreset_of(env: Any) -> Autoreset:
     """How an environment resets by itself.
 
     gymnasium's vector environments say it in their metadata (before 1.1: next_step); manager
-    environments have it in their configuration; a single environment does not.
+    environments have it in their configuration; a single environment does it in a wrapper.
     """
     if not is_batched(env):
-        return DISABLED
-    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+        names = [type(layer).__name__ for layer in layers(env)]
+        return NEXT_STEP if _RESETTING_WRAPPER in names else DISABLED
+    mode = _metadata(env, "autoreset_mode")
     if mode is not None:
         letters = re.sub(r"[^a-z]", "", str(getattr(mode, "value", mode)).lower())
         for name in AUTORESET:
             if letters == name.replace("_", ""):
                 return name
         raise DatasetError(f"autoreset mode {mode!r} is unknown; allowed: {listed(AUTORESET)}")
-    if hasattr(env, "single_action_space") and not _is_managed(env):
+    is_managed = any(attribute(env, name) is not None for name in _BUFFERS)
+    if attribute(env, "single_action_space") is not None and not is_managed:
         return NEXT_STEP
-    return SAME_STEP if getattr(getattr(env, "cfg", None), "auto_reset", True) else DISABLED
+    resets = _first(
+        getattr(getattr(layer, "cfg", None), "auto_reset", None) for layer in layers(env)
+    )
+    return SAME_STEP if resets is None or resets else DISABLED
 
 
 def tells_finals(env: Any, autoreset: Autoreset) -> bool:
     """Whether an environment returns the last observation of an episode."""
-    return autoreset != SAME_STEP or "autoreset_mode" in (getattr(env, "metadata", None) or {})
+    return autoreset != SAME_STEP or _metadata(env, "autoreset_mode") is not None
+
+
+def robots_of(env: Any) -> int | None:
+    """How many robots an environment has in one array; None for a single environment."""
+    robots = attribute(env, "num_envs")
+    return None if robots is None else int(robots)
 
 
 def is_batched(env: Any) -> bool:
     """Whether an environment has several robots in one array."""
-    return getattr(env, "num_envs", None) is not None
-
-
-def _is_managed(env: Any) -> bool:
-    return hasattr(getattr(env, "unwrapped", env), "observation_manager")
+    return robots_of(env) is not None
 
 
 def control_dt_of(env: Any) -> float | None:
     """Seconds of a step, where an environment tells them."""
-    for owner in (env, getattr(env, "unwrapped", None), *(getattr(env, "envs", None) or ())[:1]):
-        for name in ("step_dt", "dt"):
-            value = getattr(getattr(owner, "unwrapped", owner), name, None)
-            if isinstance(value, int | float):
-                return float(value)
-    frames = (getattr(env, "metadata", None) or {}).get("render_fps")
+    for owner in (env, *(attribute(env, "envs") or ())[:1]):
+        for layer in layers(owner):
+            for name in ("step_dt", "dt"):
+                value = getattr(layer, name, None)
+                if isinstance(value, int | float | np.number):
+                    return float(value)
+    frames = _metadata(env, "render_fps")
     return 1.0 / frames if frames else None
 
 
-def as_array(value: Any, dtype: str | None = None) -> np.ndarray:
-    """A tensor of any device, or anything that NumPy takes; float64 becomes float32."""
+def plain_array(value: Any) -> np.ndarray:
+    """A tensor of any device, or anything that NumPy takes, with its type."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    array = np.asarray(value)
+    return np.asarray(value)
+
+
+def as_array(value: Any, dtype: str | None = None) -> np.ndarray:
+    """As `plain_array`, of a type; without one, float64 becomes float32."""
+    array = plain_array(value)
     if dtype is None and array.dtype == np.float64:
         dtype = "float32"
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
+def truth_values(name: str, value: Any, robots: int) -> np.ndarray:
+    """(N,) bool of what tells the end of episodes, or what is skipped.
+
+    Raises:
+        DatasetError: another shape, or other values than 0 and 1.
+    """
+    array = np.atleast_1d(plain_array(value))
+    if array.shape != (robots,):
+        raise DatasetError(f"{name} is {array.shape}, not ({robots},), a value for each robot")
+    if array.dtype.kind not in "biu" and not np.isin(array, (0, 1)).all():
+        raise DatasetError(f"{name} has other values than 0 and 1")
+    return array.astype(bool)
+
+
 def observations(value: Any, batched: bool = True) -> dict[str, np.ndarray]:
     """Field -> (N, *shape) of an observation, or of the groups of one.
 
-    The policy's group is called "obs", the others "obs_NAME".
+    The policy's group is called "obs", the others "obs_NAME"; those of a tuple "obs_0", "obs_1".
 
     Raises:
         DatasetError: two groups would have the same name.
@@ -128,8 +191,8 @@ def observations(value: Any, batched: bool = True) -> dict[str, np.ndarray]:
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     """Path and value of an observation's groups; of one without groups the path is empty."""
     groups: Any = value
-    if isinstance(value, tuple) and value and isinstance(value[-1], Mapping):
-        groups = value[0]  # rsl-rl before 3: the observation, and extras
+    if isinstance(value, tuple):
+        groups = {str(number): leaf for number, leaf in enumerate(value)}
     if not hasattr(groups, "keys"):
         return [(path, groups)]
     keys = [str(key) for key in groups.keys()]  # noqa: SIM118, a TensorDict iterates over rows
@@ -153,35 +216,55 @@ def final_name(field: str) -> str:
     return FINAL_OBS + field.removeprefix(OBS)
 
 
-def step_result(returned: tuple[Any, ...], autoreset: Autoreset, batched: bool) -> StepResult:
+def step_result(returned: tuple[Any, ...], autoreset: Autoreset, robots: int | None) -> StepResult:
     """What `env.step` returned, as arrays.
 
     Five values are gymnasium's (also those of manager environments), four rsl-rl's: observations,
     rewards, dones, extras with "time_outs".
 
+    Args:
+        robots: N; None for a single environment.
+
     Raises:
-        DatasetError: another number of values.
+        DatasetError: another number of values, or rewards or ends that are not (N,).
     """
-    if len(returned) == 5:
-        seen, reward, terminated, truncated, info = returned
-        failed = np.atleast_1d(as_array(terminated)).astype(bool)
-        late = np.atleast_1d(as_array(truncated)).astype(bool)
-    elif len(returned) == 4:
-        seen, reward, dones, info = returned
-        done = np.atleast_1d(as_array(dones)).astype(bool)
-        time_outs = info.get("time_outs")
-        late = np.zeros_like(done) if time_outs is None else done & as_array(time_outs).astype(bool)
-        failed = done & ~late
+    rows = 1 if robots is None else robots
+    count = len(returned) if isinstance(returned, tuple | list) else 0
+    if count not in (4, 5):
+        raise DatasetError(f"step returned {count} values, not 5 (gymnasium) or 4 (rsl-rl)")
+    seen, reward, *ends, info = returned
+    rewards = np.atleast_1d(plain_array(reward))
+    if rewards.shape != (rows,) or rewards.dtype.kind not in "biuf":
+        raise DatasetError(
+            f"step returned {count} values, the second of which is no reward ({rows},) but "
+            f"{rewards.dtype} {rewards.shape}; allowed: observations, rewards, terminated, "
+            "truncated, info (gymnasium), or observations, rewards, dones, extras (rsl-rl)"
+        )
+    if count == 5:
+        failed = truth_values("terminated", ends[0], rows)
+        late = truth_values("truncated", ends[1], rows)
     else:
-        raise DatasetError(f"step returned {len(returned)} values, not 5 (gymnasium) or 4 (rsl-rl)")
+        if not isinstance(info, Mapping):
+            raise DatasetError(
+                f"step returned extras that are no mapping but {type(info).__name__}"
+            )
+        done = truth_values("dones", ends[0], rows)
+        late = done & truth_values("time_outs", info.get("time_outs", np.zeros(rows)), rows)
+        failed = done & ~late
+    batched = robots is not None
+    info = info if isinstance(info, Mapping) else {}
     obs = observations(seen, batched)
-    finals = obs if autoreset != SAME_STEP else final_observations(info, obs, failed | late)
-    rewards = np.atleast_1d(as_array(reward, "float32"))
-    return StepResult(obs, rewards, failed, late, finals, info)
+    finals = obs
+    if autoreset == SAME_STEP:
+        finals = final_observations(info, obs, failed | late, batched)
+    return StepResult(obs, rewards.astype(np.float32), failed, late, finals, info)
 
 
 def final_observations(
-    info: Mapping[str, Any] | None, obs: Mapping[str, np.ndarray], done: np.ndarray
+    info: Mapping[str, Any] | None,
+    obs: Mapping[str, np.ndarray],
+    done: np.ndarray,
+    batched: bool = True,
 ) -> dict[str, np.ndarray] | None:
     """Field -> (N, *shape) of the last observations in `info`, right for robots that are `done`.
 
@@ -203,21 +286,66 @@ def final_observations(
             for name, values in row.items():
                 finals[name][i] = values[0]
         return finals
-    finals = observations(value)
+    finals = observations(value, batched)
     return finals if finals.keys() == obs.keys() else None
 
 
-def reset_rows(robots: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> np.ndarray:
-    """(N,) which robots a call of `reset` resets: by gymnasium's mask, by ids, or all."""
-    options = named.get("options") or {}
-    mask = options.get("reset_mask") if isinstance(options, Mapping) else None
-    if mask is not None:
-        return as_array(mask).astype(bool)
-    ids = named.get("env_ids")
-    if ids is None and arguments and getattr(arguments[0], "shape", None):
-        ids = arguments[0]
-    if ids is None:
-        return np.ones(robots, bool)
+def reset_rows(
+    robots: int, reset: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> np.ndarray:
+    """(N,) which robots a call of `reset` resets: by a mask, by ids, or all.
+
+    gymnasium's mask is in `options`. Others are arguments with a name of `_MASKS` or `_IDS`, or
+    without a name: there a mask is bool (N,), and ids are whole numbers.
+
+    Raises:
+        DatasetError: a mask that is not (N,), or ids of robots that the environment has not.
+    """
+    for name, value in _called_with(reset, arguments, named):
+        if name == "options" and isinstance(value, Mapping):
+            mask = value.get("reset_mask")
+            if mask is not None:
+                return truth_values("reset_mask", mask, robots)
+        if value is None or name in ("seed", "options"):
+            continue
+        if isinstance(value, slice):
+            return _chosen(robots, value)
+        if name in _MASKS:
+            return truth_values(name, value, robots)
+        array = plain_array(value)
+        if not array.size and (array.ndim or name in _IDS):
+            return np.zeros(robots, bool)
+        if array.dtype.kind == "b" and array.ndim:
+            return truth_values(name or "mask", array, robots)
+        if array.dtype.kind in "iu" and (array.ndim == 1 or name in _IDS):
+            return _chosen(robots, array)
+    return np.ones(robots, bool)
+
+
+def _called_with(
+    method: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Name and value of what a method is called with, of names that may tell robots.
+
+    The name is empty where the caller passed it by its place and the method calls it otherwise.
+    """
+    names: list[str] = []
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):  # compiled
+        parameters = ()
+    names = [entry.name for entry in parameters if entry.kind is entry.POSITIONAL_OR_KEYWORD]
+    known = (*_MASKS, *_IDS, "seed", "options")
+    names = [name if name in known else "" for name in names]
+    names += [""] * len(arguments)
+    called = list(zip(names, arguments, strict=False))
+    return called + [(name, value) for name, value in named.items() if name in known]
+
+
+def _chosen(robots: int, ids: Any) -> np.ndarray:
     rows = np.zeros(robots, bool)
-    rows[as_array(ids)] = True
+    try:
+        rows[ids] = True
+    except IndexError:
+        raise DatasetError(f"reset: ids {ids} are not all in 0..{robots - 1}") from None
     return rows

@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.schema import CUT_OFF, TERMINATED, TRUNCATED, endings
+from gaitforge.plugins.exchange.recording.checks import merged
 
 Arrays = dict[str, np.ndarray]
 
 _BLOCK_BYTES = 8_000_000
 _MOST_BLOCK_STEPS = 4_096
+_LEAST_BLOCKS = 4
+"""Blocks in the memory that is allowed: the shorter they are, the less is held for one step."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +94,27 @@ class EpisodeBuffer:
         finished_steps: steps of the episodes that ended and were not taken yet.
     """
 
-    def __init__(self, robots: int, examples: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, robots: int, examples: Mapping[str, np.ndarray], most_bytes: int) -> None:
         """Make an empty buffer.
 
         Args:
             robots: N; examples: field -> an array (N, *shape) with the field's dtype.
+            most_bytes: memory that the steps should take, by which blocks are chosen.
+
+        Raises:
+            DatasetError: `most_bytes` is less than a few steps take.
         """
         self.robots = robots
         self.finished_steps = 0
         self._like = {name: (array.shape[1:], array.dtype) for name, array in examples.items()}
         row_bytes = sum(array.nbytes for array in examples.values())
-        self._block_steps = int(np.clip(_BLOCK_BYTES // max(row_bytes, 1), 1, _MOST_BLOCK_STEPS))
+        if most_bytes < _LEAST_BLOCKS * row_bytes:
+            raise DatasetError(
+                f"most_bytes must be {_LEAST_BLOCKS * row_bytes:,} or more, "
+                f"{_LEAST_BLOCKS} steps of {robots:,} robots, not {most_bytes:,}"
+            )
+        block_bytes = min(_BLOCK_BYTES, most_bytes // _LEAST_BLOCKS)
+        self._block_steps = int(np.clip(block_bytes // max(row_bytes, 1), 1, _MOST_BLOCK_STEPS))
         self._block_bytes = self._block_steps * row_bytes
         self._blocks: dict[int, Arrays] = {}
         self._time = 0
@@ -120,11 +134,7 @@ class EpisodeBuffer:
     def set_columns(self, robots: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
         """Give episodes of a mask (N,) their values; columns are name -> (N,) values."""
         for name, values in columns.items():
-            kept = self._columns.get(name)
-            if kept is None:
-                self._columns[name] = np.array(values)
-            else:
-                kept[robots] = values[robots]
+            self._columns[name] = merged(self._columns.get(name), robots, values)
 
     def append(self, values: Mapping[str, np.ndarray], skipped: np.ndarray | None = None) -> None:
         """Add a step of all robots: field -> (N, *shape).
@@ -160,8 +170,8 @@ class EpisodeBuffer:
         ending = endings(terminated[ended], truncated[ended])
         self._end(ended, ending, finals, columns or {}, self._time)
 
-    def cut(self, robots: np.ndarray, finals: Mapping[str, str], *, goes_on: bool) -> None:
-        """End the episodes of a mask (N,) without a reason of the task.
+    def cut(self, robots: np.ndarray, finals: Mapping[str, str], *, goes_on: bool) -> int:
+        """End the episodes of a mask (N,) without a reason of the task; returns how many.
 
         Args:
             finals: field -> field per episode for the values after the last step. Nothing was seen
@@ -176,6 +186,7 @@ class EpisodeBuffer:
         self._end(ended, np.full(len(ended), CUT_OFF, np.uint8), last, {}, stop)
         if not goes_on:
             self._starts[robots] = self._time
+        return len(ended)
 
     def drop(self, robots: np.ndarray) -> None:
         """Forget the running episodes of a mask (N,)."""

@@ -4,22 +4,25 @@ An environment: `mjlab:TASK`, `gymnasium:ID`, or `module:function` of the number
 A policy: `random`, a file `NAME.onnx`, or `module:function` of what the environment returned.
 """
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gaitforge.common.errors import DatasetError, missing_package
+from gaitforge.common.errors import DatasetError, listed, missing_package
 from gaitforge.common.extensions import own_function
 from gaitforge.common.trust import check_trusted
 from gaitforge.plugins.exchange.recording.environments import (
     DISABLED,
     OBS,
     as_array,
+    attribute,
     autoreset_of,
     is_batched,
     observations,
+    robots_of,
 )
 
 RANDOM = "random"
@@ -78,17 +81,64 @@ def made_policy(name: str, env: Any, seed: int) -> Act:
         UntrustedCodeError: "module:function" that the user's command line does not name.
     """
     if name == RANDOM:
-        shape = env.action_space.shape
-        rng = np.random.default_rng(seed)
-        space = getattr(env, "single_action_space", env.action_space)
-        if np.issubdtype(getattr(env.action_space, "dtype", np.float32), np.integer):
-            return lambda observation: rng.integers(0, space.n, shape)
-        low, high = (np.clip(as_array(end), -1, 1) for end in (space.low, space.high))
-        return lambda observation: rng.uniform(low, high, shape).astype(np.float32)
+        return _random_actions(env, seed)
     if name.endswith(_ONNX):
         return OnnxActor(Path(name))
     check_trusted(name)
     return own_function(name)
+
+
+def _random_actions(env: Any, seed: int) -> Act:
+    """Actions from the space of an environment, uniform where it is bounded.
+
+    A side without a bound is 2 from the other one, and without both the actions are in -1..1, as
+    those of a policy are to which a library adds its scale. rsl-rl's environments have no space.
+
+    Raises:
+        DatasetError: no space of numbers.
+    """
+    robots = robots_of(env)
+    space = attribute(env, "single_action_space")
+    if space is None:
+        space = attribute(env, "action_space")
+    shape = getattr(space, "shape", None)
+    if space is None and isinstance(width := attribute(env, "num_actions"), int):
+        shape = (width,)
+    if shape is None:
+        kind = "no action_space" if space is None else f"the action_space {space!s:.100}"
+        raise DatasetError(f"random: the environment has {kind}; name a policy, module:function")
+    low, high = _bounds(space, shape)
+    is_single = attribute(env, "single_action_space") is not None or shape[:1] != (robots,)
+    if robots is not None and (is_single or (len(shape) == 1 and not hasattr(space, "nvec"))):
+        shape = (robots, *shape)
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(getattr(space, "dtype", None) or np.float32)
+    if dtype.kind in "biu":
+        return lambda observation: rng.integers(low, high, shape, endpoint=True).astype(dtype)
+    low = np.asarray(low, dtype)
+    high = np.asarray(high, dtype)
+    # Rounding may lead out of the bounds.
+    return lambda observation: np.clip(rng.uniform(low, high, shape).astype(dtype), low, high)
+
+
+def _bounds(space: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Least and greatest action of a space, both allowed; of `shape` or one for all."""
+    start = getattr(space, "start", 0)
+    if hasattr(space, "nvec"):
+        return start, start + np.asarray(space.nvec) - 1
+    if hasattr(space, "n"):  # one choice, or one bit for every number
+        return start, start + (space.n - 1 if shape == () else 1)
+    if not hasattr(space, "low") or np.dtype(space.dtype).kind != "f":
+        return getattr(space, "low", -1.0), getattr(space, "high", 1.0)
+    low = np.asarray(space.low, np.float64)
+    high = np.asarray(space.high, np.float64)
+    largest = np.finfo(np.float32).max
+    has_low = low > -largest
+    has_high = high < largest
+    return (
+        np.where(has_low, low, np.where(has_high, high - 2, -1.0)),
+        np.where(has_high, high, np.where(has_low, low + 2, 1.0)),
+    )
 
 
 class OnnxActor:
@@ -118,13 +168,21 @@ class OnnxActor:
         self._width = inputs[0].shape[-1]
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """Actions (N, A) for what an environment returned."""
-        rows = observations(observation)[OBS].astype(np.float32, copy=False)
+        """Actions (N, A) for what an environment returned; (A,) for a single one."""
+        groups = observations(observation)
+        if OBS not in groups:
+            raise DatasetError(f"the policy's observation is none of {listed(groups)}")
+        rows = groups[OBS].astype(np.float32, copy=False)
         if isinstance(self._width, int) and rows.shape[-1] != self._width:
             raise DatasetError(f"the policy takes {self._width} numbers, not {rows.shape[-1]}")
+        if rows.ndim == 1:
+            return self._acted(rows[None])[0]
         if not self._one_by_one:
-            return self._session.run(None, {self._name: rows})[0]
-        return np.concatenate([self._session.run(None, {self._name: row[None]})[0] for row in rows])
+            return self._acted(rows)
+        return np.concatenate([self._acted(row[None]) for row in rows])
+
+    def _acted(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self._session.run(None, {self._name: rows})[0])
 
 
 def run_loop(env: Any, act: Act, steps: int, seed: int, advance: Callable[[int], object]) -> None:
@@ -133,10 +191,10 @@ def run_loop(env: Any, act: Act, steps: int, seed: int, advance: Callable[[int],
     Args:
         advance: called with the robots' steps after every step.
     """
-    batched = is_batched(env)
     resets = autoreset_of(env) == DISABLED
-    seen = _first(env.reset(seed=seed))
-    robots = int(env.num_envs) if batched else 1
+    seeds = {"seed": seed} if _accepts(env.reset, "seed") else {}
+    seen = _first(env.reset(**seeds))
+    robots = robots_of(env) or 1
     for _ in range(steps):
         returned = env.step(_like(act(seen), seen))
         seen, ends = returned[0], returned[2:-1]
@@ -154,8 +212,21 @@ def _reset(env: Any, done: np.ndarray, seen: Any) -> Any:
     tensor = _leaf(seen)
     if not hasattr(tensor, "new_tensor"):
         return _first(env.reset(options={"reset_mask": done}))
+    if not _accepts(env.reset, "env_ids"):
+        raise DatasetError(
+            f"reset of {type(env).__name__} takes no env_ids, by which single robots are reset; "
+            "return the environment without its wrappers"
+        )
     # Manager environments are on tensors, and take ids; a new tensor has the type of the old one.
     return _first(env.reset(env_ids=tensor.new_tensor(np.flatnonzero(done)).long()))
+
+
+def _accepts(method: Callable[..., Any], name: str) -> bool:
+    """Whether a method has a parameter of a name, or takes any."""
+    parameters = inspect.signature(method).parameters
+    return name in parameters or any(
+        entry.kind is entry.VAR_KEYWORD for entry in parameters.values()
+    )
 
 
 def _first(returned: Any) -> Any:

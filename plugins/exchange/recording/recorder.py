@@ -9,23 +9,35 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from gaitforge.common.errors import DatasetError, listed, names_allowed
+from gaitforge.common.errors import DatasetError, failures, listed, names_allowed
 from gaitforge.datasets import Field, Schema
 from gaitforge.datasets.formats.sources import catalog_columns, episode_returns
 from gaitforge.datasets.schema import ACTION, TASK_AND_QUALITY
 from gaitforge.datasets.storage.store import PartStore
+from gaitforge.plugins.exchange.recording.checks import (
+    REWARD,
+    SUCCESS_KNOWN,
+    check_draw_names,
+    check_field_names,
+    check_joins,
+    check_stored_columns,
+    draw_values,
+    merged,
+)
 from gaitforge.plugins.exchange.recording.environments import (
     OBS,
     as_array,
     final_name,
     final_observations,
     observations,
+    truth_values,
 )
 from gaitforge.plugins.exchange.recording.episode_buffer import (
     EpisodeBuffer,
@@ -33,12 +45,11 @@ from gaitforge.plugins.exchange.recording.episode_buffer import (
     flags,
 )
 
-REWARD = "reward"
-SUCCESS_KNOWN = "success_known"
 MOST_BYTES = 2_000_000_000
 """Memory for steps; where running episodes need more, the oldest are cut."""
 PART_STEPS = 200_000
 _TEXTS = ("unit", "description", "slices")
+_OPTIONS_OF_TEXT = ("task", "quality", "robot", "simulator", "simulator_version", "policy")
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class RecordingOptions:
         part_steps: steps of a part, at least.
         unfinished: whether episodes that still run at the end, or at a reset, are kept as cut off
             (neither terminated nor truncated) or dropped.
-        most_bytes: memory for steps that are in no part yet.
+        most_bytes: memory for steps that are in no part yet, of a few steps or more.
         final_obs: whether the observation after the last step of every episode is known.
     """
 
@@ -73,6 +84,13 @@ class RecordingOptions:
 
     def __post_init__(self) -> None:
         """Raise DatasetError for a value that is not allowed."""
+        with failures("control_dt_s must be a number of seconds", TypeError, ValueError):
+            object.__setattr__(self, "control_dt_s", float(self.control_dt_s))
+        if not (isfinite(self.control_dt_s) and self.control_dt_s > 0):
+            raise DatasetError(f"control_dt_s must be positive and finite, not {self.control_dt_s}")
+        for name in _OPTIONS_OF_TEXT:
+            if not isinstance(getattr(self, name), str):
+                raise DatasetError(f"{name} must be text, not {getattr(self, name)!r}")
         if self.part_steps < 1 or self.most_bytes < 1:
             raise DatasetError("part_steps and most_bytes must be 1 or more")
         if self.unfinished not in ("keep", "drop"):
@@ -135,17 +153,28 @@ class Recorder:
         self.close()
 
     def start(self, draws: Mapping[str, Any], robots: np.ndarray | None = None) -> None:
-        """Tell the draws of the episodes that begin: name -> (N,) values, of a mask (N,) or all."""
-        values = {name: as_array(value) for name, value in draws.items()}
+        """Tell the draws of the episodes that begin: name -> (N,) values, of a mask (N,) or all.
+
+        A column holds numbers, truth values or text; whole numbers become fractions where some
+        are.
+
+        Raises:
+            DatasetError: a name that is not allowed, or that was not told before the first step;
+                values that are not (N,), or of another kind than before.
+        """
+        check_draw_names(draws)
+        count = None if self._buffer is None else self._buffer.robots
+        values = {name: draw_values(name, value, count) for name, value in draws.items()}
         for name, array in values.items():
-            if array.ndim != 1:
-                raise DatasetError(f"draws[{name!r}] must be (N,), not {array.shape}")
-            if self._buffer is not None and name not in self._draws:
+            if name in self._draws:
+                check_joins(name, self._draws[name].dtype, array.dtype)
+            elif self._buffer is not None:
                 raise DatasetError(f"draws[{name!r}] was not among those before the first step")
-        self._draws |= values
-        if self._buffer is not None:
-            mask = np.ones(self._buffer.robots, bool) if robots is None else robots
-            self._buffer.set_columns(mask, values)
+        for name, array in values.items():
+            mask = np.ones(len(array), bool) if robots is None else robots
+            self._draws[name] = merged(self._draws.get(name), mask, array)
+            if self._buffer is not None:
+                self._buffer.set_columns(mask, {name: array})
 
     def add(  # noqa: PLR0913, the values of a step have names in the field
         self,
@@ -160,6 +189,7 @@ class Recorder:
         skipped: Any = None,
         more: Mapping[str, Any] | None = None,
         success: Any = None,
+        success_known: Any = None,
     ) -> None:
         """Add a step of all robots.
 
@@ -171,21 +201,24 @@ class Recorder:
             final_obs: (N, ...) what was seen after the step; read for episodes that end with it.
             skipped: (N,) robots for which this was no step.
             more: further field -> (N, ...).
-            success: (N,) bool, read for episodes that end.
+            success: (N,) bool, read for episodes that end; success_known: (N,) of which it was
+                told, by default of all.
 
         Raises:
-            DatasetError: shapes differ from the first step's, a final observation is missing, or
-                an earlier part could not be written.
+            DatasetError: at the first step, a name, shape, type or option that the store cannot
+                have; later, shapes that differ from the first step's; a final observation is
+                missing; an earlier part could not be written.
         """
         values = observations(obs)
         values[ACTION] = as_array(action)
         values[REWARD] = as_array(reward, "float32")
+        check_field_names(more or {})
         values |= {name: as_array(value) for name, value in (more or {}).items()}
-        failed = as_array(terminated).astype(bool)
-        late = as_array(truncated).astype(bool)
         self._raise_failed()
         buffer = self._checked(values)
-        mask = None if skipped is None else as_array(skipped).astype(bool)
+        failed = truth_values("terminated", terminated, buffer.robots)
+        late = truth_values("truncated", truncated, buffer.robots)
+        mask = None if skipped is None else truth_values("skipped", skipped, buffer.robots)
         if mask is not None:
             failed = failed & ~mask
             late = late & ~mask
@@ -194,7 +227,7 @@ class Recorder:
         if done.any():
             seen = {name: values[name] for name in self._observed()}
             known = final_obs if final_obs is not None else final_observations(info, seen, done)
-            columns = {} if success is None else _success_columns(as_array(success).astype(bool))
+            columns = _success_columns(success, success_known, buffer.robots)
             buffer.end(failed, late, self._finals(known), columns)
         if buffer.bytes > self.options.most_bytes:
             self._make_room(buffer)
@@ -232,21 +265,11 @@ class Recorder:
         """The buffer, which the first step makes.
 
         Raises:
-            DatasetError: a field has another shape or dtype than in the first step.
+            DatasetError: a field has another shape or dtype than in the first step, or the first
+                step does not fit the options, the draws or the store.
         """
-        robots = len(values[REWARD])
         if self._buffer is None:
-            named = [name for name in self.options.fields if name not in values]
-            if named := [name for name in named if name not in self._final_names(values).values()]:
-                raise DatasetError(
-                    f"fields: no field {named[0]!r}; {names_allowed(named[0], values)}"
-                )
-            if odd := [name for name, array in values.items() if len(array) != robots]:
-                raise DatasetError(f"{listed(odd)}: not {robots} rows, as the rewards have")
-            self._fields = {name: (array.shape[1:], array.dtype) for name, array in values.items()}
-            self._buffer = EpisodeBuffer(robots, values)
-            columns = {**_success_columns(np.zeros(robots, bool), known=False), **self._draws}
-            self._buffer.set_columns(np.ones(robots, bool), columns)
+            self._buffer = self._begun(values)
         for name, (shape, dtype) in self._fields.items():
             array = values.get(name)
             if array is None or (array.shape, array.dtype) != (
@@ -257,6 +280,31 @@ class Recorder:
                 expected = f"{dtype} {(self._buffer.robots, *shape)}"
                 raise DatasetError(f"{name} is {seen}, not {expected} as in the first step")
         return self._buffer
+
+    def _begun(self, values: Mapping[str, np.ndarray]) -> EpisodeBuffer:
+        """A buffer for steps like the first; whatever a part could be refused for is checked."""
+        if values[REWARD].ndim != 1:
+            raise DatasetError(f"the rewards are {values[REWARD].shape}, not (N,)")
+        robots = len(values[REWARD])
+        named = [name for name in self.options.fields if name not in values]
+        if named := [name for name in named if name not in self._final_names(values).values()]:
+            raise DatasetError(f"fields: no field {named[0]!r}; {names_allowed(named[0], values)}")
+        if odd := [name for name, array in values.items() if array.shape[:1] != (robots,)]:
+            raise DatasetError(f"{listed(odd)}: not {robots} rows, as the rewards have")
+        for name, array in self._draws.items():
+            if len(array) != robots:
+                raise DatasetError(f"draws[{name!r}] must be ({robots},), not {array.shape}")
+        self._fields = {name: (array.shape[1:], array.dtype) for name, array in values.items()}
+        schema = self._schema()
+        if os.path.lexists(self.path):
+            store = PartStore.open(self.path)
+            store.check_schema(schema)
+            check_stored_columns(store.collected().schema, self._draws)
+        buffer = EpisodeBuffer(robots, values, self.options.most_bytes)
+        unknown = np.zeros(robots, bool)
+        columns = {**_success_columns(unknown, unknown, robots), **self._draws}
+        buffer.set_columns(np.ones(robots, bool), columns)
+        return buffer
 
     def _observed(self) -> list[str]:
         return [name for name in self._fields if name == OBS or name.startswith(f"{OBS}_")]
@@ -276,18 +324,25 @@ class Recorder:
                 "record without it by final_obs=False"
             )
         seen = observations(final_obs) if names else {}
-        # A list or a wider type is cast: a type that is not the schema's would refuse the part.
-        return {
-            final: seen[name].astype(self._fields[name][1], copy=False)
-            for name, final in names.items()
-        }
+        finals = {}
+        for name, final in names.items():
+            shape, dtype = self._fields[name]
+            array = seen.get(name, np.empty(0))
+            expected = (len(self._buffer.running()) if self._buffer else 0, *shape)
+            if array.shape != expected or not np.can_cast(array.dtype, dtype, "same_kind"):
+                told = f"{array.dtype} {array.shape}" if name in seen else "missing"
+                raise DatasetError(f"final_obs: {name} is {told}, not {dtype} {expected}")
+            finals[final] = array.astype(dtype, copy=False)
+        return finals
 
     def _make_room(self, buffer: EpisodeBuffer) -> None:
         """Commit what is finished, and cut the oldest running episodes while too much is left."""
         self._write_part()
-        while buffer.bytes > self.options.most_bytes and (oldest := buffer.oldest()).any():
-            self.cut += int(oldest.sum())
-            buffer.cut(oldest, self._final_names(), goes_on=True)
+        while buffer.bytes > self.options.most_bytes:
+            cut = buffer.cut(buffer.oldest(), self._final_names(), goes_on=True)
+            if not cut:
+                return
+            self.cut += cut
             self._write_part()
 
     # The parts.
@@ -352,14 +407,19 @@ class Recorder:
             texts.setdefault("description", _DESCRIPTIONS.get(name, ""))
             if name == OBS and len(shape) == 1:  # networks read an observation by its slices
                 texts.setdefault("slices", {name: (0, shape[0])})
-            fields.append(Field(name, shape, str(dtype), **texts))
+            with failures(f"fields[{name!r}]", TypeError, AttributeError, ValueError):
+                fields.append(Field(name, shape, str(dtype), **texts))
         for name, final in self._final_names().items():
             shape, dtype = self._fields[name]
             texts = {**self.options.fields.get(name, {}), **self.options.fields.get(final, {})}
             if name == OBS and len(shape) == 1:
                 texts.setdefault("slices", {name: (0, shape[0])})
             texts["description"] = f"{name} after the episode's last step"
-            fields.append(Field(final, shape, str(dtype), per="episode", **texts))
+            with failures(f"fields[{final!r}]", TypeError, AttributeError, ValueError):
+                fields.append(Field(final, shape, str(dtype), per="episode", **texts))
+        if os.path.lexists(self.path):  # the order of fields means nothing
+            order = PartStore.open(self.path).schema.names()
+            fields.sort(key=lambda field: [*order, field.name].index(field.name))
         attributes = {"format": "recorded", "task": self.options.task}
         return Schema(
             tuple(fields),
@@ -370,8 +430,13 @@ class Recorder:
         )
 
 
-def _success_columns(success: np.ndarray, *, known: bool = True) -> dict[str, np.ndarray]:
-    return {"success": success, SUCCESS_KNOWN: np.full(len(success), known)}
+def _success_columns(success: Any, known: Any, robots: int) -> dict[str, np.ndarray]:
+    """Columns of episodes (N,); `known` is None if success is known of all."""
+    if success is None:
+        return {}
+    told = np.ones(robots, bool) if known is None else known
+    told = truth_values("success_known", told, robots)
+    return {"success": truth_values("success", success, robots) & told, SUCCESS_KNOWN: told}
 
 
 _DESCRIPTIONS = {

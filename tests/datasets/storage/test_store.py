@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,18 @@ def test_open_refuses_what_is_no_store(tmp_path: Path) -> None:
 def test_schema_survives_json() -> None:
     schema = small_schema(attributes={"joints": ["hip", "thigh"], "gain": 40.0})
     assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+
+
+def test_schemas_that_differ_tell_in_what() -> None:
+    schema = Schema((Field("a"), Field("b")), 0.02, "go2", {"task": "walk"})
+    for changes, words in (
+        ({"fields": (Field("b"), Field("a"))}, "in the order of its fields"),
+        ({"fields": (Field("a"), Field("c"))}, "in its fields b, c"),
+        ({"control_dt_s": 0.01, "robot": "go1"}, "in its control_dt_s, robot"),
+        ({"group_by": ("task", "quality")}, "in its group_by"),
+        ({"fields": (Field("a"),), "attributes": {}}, "in its fields b and in its task"),
+    ):
+        assert schema.differences(replace(schema, **changes)) == words
 
 
 @pytest.mark.parametrize(
