@@ -54,7 +54,11 @@ from gaitforge.datasets.formats.sources import (
     not_finite_allowed,
     refuse,
 )
-from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
+from gaitforge.datasets.formats.transfer.imported import (
+    ImportedSource,
+    check_selections,
+    save_selections,
+)
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import array_digest
@@ -199,6 +203,7 @@ def import_source(
         work = _Import(name, str(source), importer, address, target, drop_nan)
         if target is not None:
             work.record.check_unchanged(address)
+            check_selections(target, importer.selections)
         episodes = importer.episodes
         steps = importer.steps
         advance = begin(steps)
