@@ -73,6 +73,9 @@ _OF_ACTIONS = ("schema", "hash", "arrays_hash", "_shown")
 ORIGINAL = "original_episode"
 """Column with the id of the episode that a counterfactual one repeats."""
 
+CUT_FROM = "cut_from"
+"""Column with the id of the episode that a piece was cut from; -1 for whole episodes."""
+
 _FOLLOWS_FROM_STEPS = ("start", "length", "return", "terminated", "truncated")
 """Columns that edits set only with the episodes' steps or rewards, which the hash has anyway."""
 
@@ -341,6 +344,7 @@ class EpisodeSelection:
 
         An episode is on the same side in every selection; `fraction` (0..1) is met on average. One
         that repeats another (see `ORIGINAL`) is on its side: they share seed, command and terrain.
+        So are the pieces of one episode (see `CUT_FROM`).
         """
         if not 0.0 <= fraction <= 1.0:
             raise DatasetError(f"the held-out fraction must be in 0..1, not {fraction}")
@@ -349,14 +353,15 @@ class EpisodeSelection:
         return self.with_rows(self.rows[~held_out]), self.with_rows(self.rows[held_out])
 
     def _originals(self) -> np.ndarray:
-        """(E,) each episode's id, or that of the one that it repeats."""
-        ids = self.episode_ids()
-        if ORIGINAL not in self.catalog.column_names:
-            return ids
-        originals = self.episodes(ORIGINAL).column(ORIGINAL)
-        if not pa.types.is_integer(originals.type):
-            return ids
-        return np.where(originals.is_valid(), originals.fill_null(0), ids)
+        """(E,) each episode's id, or that of the one that it repeats or was cut from."""
+        originals = self.episode_ids()
+        for name in (CUT_FROM, ORIGINAL):
+            if name in self.catalog.column_names:
+                ids = self.episodes(name).column(name)
+                if pa.types.is_integer(ids.type):
+                    known = ids.fill_null(-1).to_numpy()
+                    originals = np.where(known >= 0, known, originals)
+        return originals
 
     def episode_ids(self) -> np.ndarray:
         """(E,) global episode ids from the collection plan."""
@@ -518,8 +523,14 @@ def save_selection(selection: EpisodeSelection, path: str | os.PathLike[str]) ->
         write_bytes_durably(check_outside_stores(Path(path)), json.dumps(tree, indent=1).encode())
 
 
-def load_selection(store: PartStore, path: str | os.PathLike[str]) -> EpisodeSelection:
-    """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
+def load_selection(
+    store: PartStore, path: str | os.PathLike[str], *, edited: bool = False
+) -> EpisodeSelection:
+    """Read a saved selection; DatasetError if it is none, or its parts are absent or changed.
+
+    Episodes that were dropped or trimmed since are refused too, or with `edited`, dropped ones are
+    left out and trimmed ones are as they are now.
+    """
     parts, recorded = _read(path)
     with failures(os.fspath(path)):
         loaded = selection_of_runs(store, parts)
@@ -527,6 +538,8 @@ def load_selection(store: PartStore, path: str | os.PathLike[str]) -> EpisodeSel
     trimmed = loaded.catalog.trimmed
     lost = int((~shown).sum()) + (0 if trimmed is None else int(trimmed[loaded.rows[shown]].sum()))
     is_same = loaded.episodes_hash == recorded
+    if edited and lost:
+        return loaded.with_rows(loaded.rows[shown])
     if not shown.all() or (lost and not is_same):
         edited = "dropped" if is_same else "dropped or trimmed"
         raise DatasetError(

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, failures, listed
-from gaitforge.datasets.catalog.rows import array_to_numpy, from_numpy, to_numpy
+from gaitforge.datasets.catalog.rows import array_to_numpy, from_numpy, to_numpy, valid_rows
 from gaitforge.datasets.schema import Field
 
 # Commit records of parts.
@@ -445,7 +445,8 @@ class Catalog:
                 if id(source) not in read:
                     read[id(source)] = source.column(name)
                 values = read[id(source)].slice(first, count)
-                chunks += (values if values.type == kind else values.cast(kind)).chunks
+                with failures(f"column {name} cannot be read", pa.ArrowException):
+                    chunks += (values if values.type == kind else values.cast(kind)).chunks
             else:
                 chunks.append(pa.nulls(count, kind))
         return pa.chunked_array(chunks, kind)
@@ -479,6 +480,52 @@ def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
     plain = [schema.remove_metadata() for schema in schemas]
     with failures("the parts' catalog columns do not agree", pa.ArrowException):
         return pa.unify_schemas(plain, promote_options="permissive")
+
+
+EXACT_INTEGERS = 2**53
+"""Whole numbers up to this, above and below 0, are exact in float64, which has 53 binary digits."""
+
+
+def check_agreement(present: Catalog, added: Catalog | pa.Table) -> None:
+    """DatasetError if columns of two catalogs cannot be columns of one.
+
+    Names may not differ in upper and lower case only. Types must be equal, or whole numbers and
+    floats, of which the whole numbers are at most `EXACT_INTEGERS`.
+    """
+    columns = present.schema.names
+    folded = {name.lower(): name for name in columns}
+    for column in added.schema:
+        name = folded.get(column.name.lower(), column.name)
+        if column.name not in columns and name != column.name:
+            raise DatasetError(
+                f"column {column.name!r} differs from {name!r} in upper and lower case only"
+            )
+        if column.name in columns and present.schema.field(column.name).type != column.type:
+            kinds = [column_kind(rows, column.name) for rows in (present, added)]
+            if not kinds_agree(*kinds):
+                raise DatasetError(f"column {column.name} has {kinds[1]}, not {kinds[0]} as before")
+
+
+def column_kind(rows: Catalog | pa.Table, name: str) -> str:
+    """The type of a column's values in words, which tell whole numbers above `EXACT_INTEGERS`."""
+    kind = rows.schema.field(name).type
+    if kind == pa.int64():
+        values = rows.rows(None, [name]) if isinstance(rows, Catalog) else rows.select([name])
+        numbers = [array_to_numpy(chunk)[valid_rows(chunk)] for chunk in values.column(0).chunks]
+        present = [array for array in numbers if len(array)]
+        if any(max(int(n.max()), -int(n.min())) > EXACT_INTEGERS for n in present):
+            return LARGE
+    return f"type {kind}"
+
+
+LARGE = "whole numbers above 2**53"
+_NUMBERS = {"type int64", "type double"}
+
+
+def kinds_agree(first: str, second: str) -> bool:
+    """Whether columns of these kinds (`column_kind`) can be one column."""
+    kinds = {first, second}
+    return len(kinds) == 1 or kinds == _NUMBERS or kinds == {LARGE, "type int64"}
 
 
 def _common_schema(pieces: Sequence[Piece], group_by: tuple[str, str]) -> pa.Schema:

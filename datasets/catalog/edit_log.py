@@ -169,7 +169,8 @@ class EditedRows:
                 base = self.catalog.rows(None, [name]).column(name)
             if base is None:
                 base = pa.chunked_array([pa.nulls(self.catalog.num_rows, values.type)])
-            self.columns[name] = _replaced(base, rows, values)
+            with failures(f"edit {edit.number}, column {name}", pa.ArrowException):
+                self.columns[name] = _replaced(base, rows, values)
 
     def add_field(self, edit: Edit) -> None:
         """Add a field, in place of one of its name, and set the edit's columns."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.common.errors import DatasetError, disk_failures, listed
+from gaitforge.common.errors import DatasetError, disk_failures, failures, listed
 from gaitforge.common.files import (
     check_inside,
     fsync_path,
@@ -27,7 +27,7 @@ from gaitforge.common.files import (
     write_bytes_durably,
 )
 from gaitforge.common.locks import exclusive_lock
-from gaitforge.datasets.catalog.catalog import common_schema
+from gaitforge.datasets.catalog.catalog import check_agreement
 from gaitforge.datasets.catalog.edit_log import Edit, EditedRows
 from gaitforge.datasets.layout import (
     ABOUT,
@@ -345,7 +345,8 @@ def _check_fit(first: PartStore, second: PartStore) -> None:
         )
     a = first.catalog()
     b = second.catalog()
-    common_schema([a.schema, b.schema])
+    with failures(f"{first.address} and {second.address} cannot be merged"):
+        check_agreement(a, b)
     shared = [part_id for part_id in a.manifests if part_id in b.manifests]
     if clashes := [
         part_id

@@ -19,7 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, amount, listed
-from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, AddedField, Catalog, required_columns
+from gaitforge.datasets.catalog.catalog import (
+    EXACT_INTEGERS,
+    STORE_COLUMNS,
+    AddedField,
+    Catalog,
+    required_columns,
+)
 from gaitforge.datasets.catalog.edit_log import ROW_COLUMNS, Edit, changed_columns
 from gaitforge.datasets.catalog.episodes import COLUMN_NAME
 from gaitforge.datasets.catalog.summaries import group_counts
@@ -65,6 +71,11 @@ def annotate(
         if name in catalog.column_names and (has := catalog.schema.field(name).type) != kind:
             if not (pa.types.is_floating(has) and kind == pa.int64()):
                 raise DatasetError(f"column {name} has type {has}, and {value!r} has type {kind}")
+            if abs(value) > EXACT_INTEGERS:
+                raise DatasetError(
+                    f"column {name} has type {has}, which holds whole numbers of up to 2**53 only, "
+                    f"not {value}"
+                )
             kind = has
         columns[name] = pa.array([value] * len(selection), kind)
     return _commit(selection, "annotate", columns, arguments)

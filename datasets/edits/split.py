@@ -32,7 +32,7 @@ from gaitforge.datasets.edits.assemble import (
 )
 from gaitforge.datasets.edits.operations import REWARD, rows_of, whole_episode_fields
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection import EpisodeSelection, final_of
+from gaitforge.datasets.selection import CUT_FROM, EpisodeSelection, final_of
 from gaitforge.datasets.storage.store import PartStore
 
 # Splits.
@@ -69,7 +69,9 @@ def split_by_fractions(
 
 
 def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelection]:
-    """Split by a catalog column's values: value -> selection; missing values are `none`.
+    """Split by a catalog column's values: value -> selection.
+
+    Missing values are on the side `none`, with the text "none" if the column has that.
 
     DatasetError for an unknown column, or values that cannot be file names.
     """
@@ -79,12 +81,17 @@ def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelect
         raise DatasetError(f"column {column} has type {kind}; split by text or whole numbers")
     codes, values = catalog.codes(column)
     row_codes = codes[selection.rows]
-    sides = dict[str, AnySelection]()
+    codes_of: dict[str, list[int]] = {}
     for code in np.unique(row_codes).tolist():
         name = "none" if values[code] is None else str(values[code])
-        sides[name] = selection.with_rows(selection.rows[row_codes == code])
-    _check_names(list(sides))
-    return dict(sorted(sides.items()))
+        codes_of.setdefault(name, []).append(code)
+    _check_names(list(codes_of))
+    sides = {
+        name: selection.with_rows(selection.rows[np.isin(row_codes, codes_of[name])])
+        for name in sorted(codes_of)
+    }
+    assert sum(map(len, sides.values())) == len(selection)
+    return sides
 
 
 def save_split(
@@ -97,8 +104,8 @@ def save_split(
 
     A side has hard links to the parts that it touches, and one edit that drops the other sides'
     episodes, so that it takes no further disk space on the same file system. `arguments` (JSON
-    values) are kept in its plan. Sides that are finished are kept. DatasetError as for
-    `merge_stores`.
+    values) are kept in its plan. Sides that are finished are kept; DatasetError for those of other
+    episodes, and as for `merge_stores`.
     """
     paths = {}
     for name, side in sides.items():
@@ -109,7 +116,8 @@ def save_split(
         if not len(side):
             raise DatasetError(f"side {name} has no episode; give it a larger fraction")
         share = Share(store, frozenset(part_id for part_id, _ in side.rows_by_part()))
-        plan = {"split": {"side": name, **arguments, "of": lineage(store)}}
+        details = {"of": lineage(store), "episodes": side.episodes_hash}
+        plan = {"split": {"side": name, **arguments, **details}}
         assemble(path, [share], plan, partial(_drop_others, side, share, arguments), advance)
         paths[name] = path
     return paths
@@ -142,9 +150,8 @@ def _check_names(names: list[str]) -> None:
 Cuts = Mapping[int, Sequence[int]]
 """Id of an episode -> the steps that begin a new one, ascending, from 1 on."""
 
-CUT_FROM = "cut_from"
 CUT_STEP = "cut_step"
-"""Columns of pieces: the episode that was cut, and the first step in it; -1 for whole episodes."""
+"""Column of pieces beside `CUT_FROM`: the first step in that episode; -1 for whole episodes."""
 
 _NUMBER_BITS = 32
 """An episode's id is its source above these bits, and a number."""
@@ -162,7 +169,8 @@ def cut_episodes(
     """Write a store's present version into the new store `out`, with these episodes cut.
 
     The first piece keeps the episode's id, the others get new ones; columns `cut_from` and
-    `cut_step` (-1 for others) name the episode and the piece's first step in it. A piece has its
+    `cut_step` (-1 for others) name the episode and the piece's first step in it; those of a piece
+    that is cut again name the first of its sources. A piece has its
     own `length` and `return`, and no seed. Only the last one ended as the episode did: the
     others were cut off, without success. Where the store has `final_obs` (or another
     `final_<step field>`), a piece before the last gives up its last step, whose observation
@@ -333,9 +341,15 @@ def _columns(
     numbers = (prefix << _NUMBER_BITS) + np.cumsum(added) - 1
     values["episode"] = pa.array(np.where(added, numbers, episodes))
     values["length"] = pa.array(pieces.stop - pieces.start)
-    for name, column in ((CUT_FROM, episodes), (CUT_STEP, pieces.first)):
-        before = np.array(values[name].to_pylist()) if name in values else np.full(len(column), -1)
-        values[name] = pa.array(np.where(pieces.is_cut, column, before))
+    before = [
+        values[name].fill_null(-1).to_numpy() if name in values else np.full(len(episodes), -1)
+        for name in (CUT_FROM, CUT_STEP)
+    ]
+    was_cut = before[0] >= 0
+    source = np.where(was_cut, before[0], episodes)
+    first = pieces.first + np.where(was_cut, before[1], 0)
+    for name, column, old in zip((CUT_FROM, CUT_STEP), (source, first), before, strict=True):
+        values[name] = pa.array(np.where(pieces.is_cut, column, old))
     seeds = table.column("seed").to_numpy()
     values["seed"] = pa.array(np.where(pieces.is_cut, -1, seeds))
     for name in ("terminated", "truncated", "success"):

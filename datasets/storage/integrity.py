@@ -32,7 +32,14 @@ from gaitforge.common.files import (
     visible,
 )
 from gaitforge.datasets import layout
-from gaitforge.datasets.catalog.catalog import Catalog, CommittedFile, Manifest, PartRecord
+from gaitforge.datasets.catalog.catalog import (
+    Catalog,
+    CommittedFile,
+    Manifest,
+    PartRecord,
+    column_kind,
+    kinds_agree,
+)
 from gaitforge.datasets.catalog.edit_log import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.index import Segment, segment_paths, stamp_of
@@ -98,6 +105,7 @@ def verify_store(store: PartStore) -> list[str]:
     store.refresh(anew=True)
     faults = [*_root_faults(store), *_foreign_faults(store)]
     episodes: dict[str, list[int]] = {}
+    kinds: dict[str, dict[str, str]] = {}
     contents: dict[str, str] = {}
     for stem in store.files.stamps():
         try:
@@ -106,6 +114,7 @@ def verify_store(store: PartStore) -> list[str]:
             faults.append(str(error))
             continue
         part_faults = list(_catalog_faults(manifest, table, store.schema))
+        part_faults += _column_faults(kinds, table, stem)
         part_faults += _object_faults(store, manifest, stem)
         faults += [f"part {stem}: {fault}" for fault in part_faults]
         first = 0
@@ -263,6 +272,17 @@ def _catalog_faults(manifest: Manifest, table: pa.Table, schema: Schema) -> Iter
             yield f"episode starts{within} do not follow from the lengths"
         if int(lengths.sum()) != part.steps:
             yield f"episode lengths{within} sum to {int(lengths.sum())}, not {part.steps} steps"
+
+
+def _column_faults(kinds: dict[str, dict[str, str]], table: pa.Table, stem: str) -> Iterator[str]:
+    """Columns that cannot be those of the parts before; `kinds` is column -> kind -> a part."""
+    for name in table.column_names:
+        kind = column_kind(table, name)
+        before = kinds.setdefault(name, {})
+        for other, part in before.items():
+            if not kinds_agree(other, kind):
+                yield f"column {name} has {kind}, and {other} in part {part}: move one of them out"
+        before.setdefault(kind, stem)
 
 
 def _object_faults(store: PartStore, manifest: Manifest, stem: str) -> Iterator[str]:

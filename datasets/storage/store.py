@@ -6,8 +6,8 @@ A part is written atomically: in a staging folder, then renamed, its catalog fil
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +28,17 @@ from gaitforge.common.files import (
     visible,
 )
 from gaitforge.common.locks import exclusive_lock
-from gaitforge.datasets.catalog.catalog import PART_ID, Catalog, Location, Manifest, PartRecord
+from gaitforge.datasets.catalog.catalog import (
+    LARGE,
+    PART_ID,
+    REQUIRED_COLUMNS,
+    Catalog,
+    Location,
+    Manifest,
+    PartRecord,
+    check_agreement,
+    column_kind,
+)
 from gaitforge.datasets.catalog.catalog_files import CatalogFolder, write_catalog_file
 from gaitforge.datasets.catalog.edit_log import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
@@ -56,6 +66,8 @@ from gaitforge.datasets.storage.records import (
     write_skeleton,
     write_tag,
 )
+
+COLUMNS_LOCK = f"{MERGED_PREFIX}columns"
 
 
 def commit_part(
@@ -145,6 +157,7 @@ class PartStore:
         self.files = CatalogFolder(self.path, record.schema, self.address)
         self.log = EditLog(self.path, self.address)
         self._tag = tag
+        self._agreed: pa.Schema | None = None
         self._tagged: tuple[Catalog, Catalog] | None = None
         self._edited: tuple[Catalog, tuple[Edit, ...], Catalog] | None = None
         self._layouts: dict[tuple[Path, str], ArrayLayout] = {}
@@ -257,10 +270,32 @@ class PartStore:
             if summed != total:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
         problem = f"part {part_id} was not committed to {self.address}"
-        with disk_failures(problem), self.part_lock(part_id):
+        with disk_failures(problem), self._agreeing(table), self.part_lock(part_id):
             if self.missing([part_id]):
                 return commit_part(self.path, self.schema, part_id, table, arrays).record
             return self.files.find(part_id).record
+
+    @contextmanager
+    def _agreeing(self, table: pa.Table) -> Iterator[None]:
+        """Check a new part's columns and hold the right to add them; DatasetError if they differ.
+
+        Columns that this process has committed before agree without a check, unless a part with
+        floats may have come in between and whole numbers do not fit these.
+        """
+        free = [name for name in table.column_names if name not in REQUIRED_COLUMNS]
+        kinds = [column_kind(table, name) for name in free]
+        if table.schema == self._agreed and LARGE not in kinds:
+            yield
+            return
+        with self.columns_lock():
+            with failures(f"store {self.address}"):
+                check_agreement(self.catalog(), table)
+            yield
+        self._agreed = table.schema
+
+    def columns_lock(self) -> AbstractContextManager[bool]:
+        """Hold the right to add parts with other columns than the present ones."""
+        return self.part_lock(COLUMNS_LOCK)
 
     def part_lock(self, part_id: str, *, wait: bool = True) -> AbstractContextManager[bool]:
         """Hold the right to write `part_id`; yields False if another process has it."""

@@ -14,12 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from gaitforge.common.errors import amount
-from gaitforge.datasets import Selection
+from gaitforge.common.errors import amount, listed
+from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.catalog.catalog import json_sha256
 from gaitforge.datasets.catalog.episodes import glossary
-from gaitforge.datasets.layout import CATALOG, PARTS
+from gaitforge.datasets.layout import CATALOG, EDITS, PARTS
 from gaitforge.datasets.storage.about import read_about
+from gaitforge.datasets.storage.integrity import used_stems
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
 # The context of the specification's version 1.0: short names of its terms, and of schema.org's.
@@ -86,6 +87,8 @@ def croissant(selection: Selection, condition: str = "") -> dict[str, Any]:
     text = about.description or f"Motion of {selection.schema.robot}, recorded by gaitforge."
     size = f"{amount(len(selection), 'episode')}, {amount(selection.steps, 'control step')}"
     chosen = f" Selection: {condition}." if condition else ""
+    catalogs = _used_files(store, f"{CATALOG}/", ".parquet")
+    arrays = _used_files(store, f"{PARTS}/", "/**")
     record: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -93,11 +96,11 @@ def croissant(selection: Selection, condition: str = "") -> dict[str, Any]:
         "name": name,
         "version": f"1.0.0+{store.info().hash[:12]}",
         "datePublished": date.today().isoformat(),
-        "description": f"{text} {size}.{chosen}",
+        "description": f"{text} {size}.{chosen}{_edits_in_words(selection)}",
         "keywords": ["robotics", "locomotion", "offline reinforcement learning"],
         "distribution": [
-            _file_set(_FILES, f"{CATALOG}/*.parquet", _PARQUET, "A row for each episode"),
-            _file_set("array-files", f"{PARTS}/**", _ZARR, "Fields of all steps, Zarr v3"),
+            _file_set(_FILES, catalogs, _PARQUET, "A row for each episode"),
+            _file_set("array-files", arrays, _ZARR, "Fields of all steps, Zarr v3"),
         ],
         "recordSet": [_episodes(selection), _fields(selection), _provenance(selection)],
     }
@@ -110,7 +113,30 @@ def croissant(selection: Selection, condition: str = "") -> dict[str, Any]:
     return record
 
 
-def _file_set(name: str, pattern: str, kind: str, text: str) -> dict[str, Any]:
+def _used_files(store: Store, before: str, after: str) -> str | list[str]:
+    """A pattern of the parts' files; one for each, where some were replaced by merged ones."""
+    stems = used_stems(store)
+    if len(stems) == len(store.files.stamps()):
+        return f"{before}*{after}"
+    return [f"{before}{stem}{after}" for stem in stems]
+
+
+def _edits_in_words(selection: Selection) -> str:
+    """What the rows of the catalog's files lack of a store that was edited."""
+    catalog = selection.catalog
+    if not catalog.edits:
+        return ""
+    episodes = amount(catalog.num_rows, "episode")
+    edits = amount(len(catalog.edits), "later edit")
+    left_out = amount(catalog.num_rows - len(catalog.shown), "episode")
+    return (
+        f" The files, and the record set 'episodes', have all {episodes} as collected. Their "
+        f"{edits} ({EDITS}/, which gaitforge applies) left out {left_out} and set the columns "
+        f"{listed(catalog.overlaid_names)}."
+    )
+
+
+def _file_set(name: str, pattern: str | list[str], kind: str, text: str) -> dict[str, Any]:
     return {
         "@type": "cr:FileSet",
         "@id": name,
@@ -122,8 +148,8 @@ def _file_set(name: str, pattern: str, kind: str, text: str) -> dict[str, Any]:
 
 
 def _episodes(selection: Selection) -> dict[str, Any]:
-    """The catalog's columns, which a loader reads from its files."""
-    schema = selection.catalog.schema
+    """The catalog's columns as collected, which a loader reads from its files."""
+    schema = selection.catalog.collected.schema
     fields = []
     for meaning in glossary(selection.schema, schema):
         unit = f" ({meaning.unit})" if meaning.unit else ""

@@ -97,6 +97,13 @@ def write_small_part(
     return store.write_part(part_id, **part_input(lengths, first_episode))
 
 
+def write_unchecked(store: Store, part_id: str, given: dict[str, Any]) -> None:
+    """Commit a part as `Store.write_part` does, whatever columns the other parts have."""
+    table = episode_table(given["episodes"], part_id, store.schema.group_by)
+    arrays = check_arrays(store.schema, given["steps"], given["per_episode"], table.num_rows)
+    commit_part(store.path, store.schema, part_id, table, arrays)
+
+
 def store_of_many_parts(path: Path, names: Sequence[str]) -> Store:
     """A store of parts of one episode of two steps each, merged into one as `compact` does."""
     store = Store.create(path, small_schema())

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store, query
+from gaitforge.datasets.edits.split import cut_episodes
 from tests.datasets.making import (
     part_input,
     small_schema,
@@ -326,6 +327,21 @@ def test_a_repetition_is_on_the_side_of_its_original(tmp_path: Path) -> None:
             assert len(repeated) == 2 * len(mine)
         rest, _ = everything.split(0.5, seed)
         assert set(alone.episode_ids()) == {each for each in rest.episode_ids() if each < 1000}
+
+
+def test_pieces_of_an_episode_are_on_one_side_also_if_they_were_cut_again(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", [(12,) * 40])
+    once = open_store(cut_episodes(store, tmp_path / "once", {n: [6] for n in range(0, 40, 2)}))
+    second = once.select().where("cut_step = 6").episode_ids().tolist()
+    twice = open_store(cut_episodes(once, tmp_path / "twice", {key: [3] for key in second}))
+    whole, held_out = store.select().split(0.5, 0)
+    for pieces in (once.select(), twice.select()):
+        for side, sources in zip(pieces.split(0.5, 0), (whole, held_out), strict=True):
+            table = side.episodes("episode", "cut_from").to_pylist()
+            ids = {row["cut_from"] if row["cut_from"] >= 0 else row["episode"] for row in table}
+            assert ids == set(sources.episode_ids().tolist())
+    steps = twice.select().where("cut_from = 4").episodes("cut_step").column(0).to_pylist()
+    assert sorted(steps) == [0, 6, 9]
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])

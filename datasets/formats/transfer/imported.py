@@ -26,6 +26,7 @@ from gaitforge.datasets.formats.sources import CONTENT_DIGITS
 from gaitforge.datasets.layout import IMPORTS
 from gaitforge.datasets.selection import EpisodeSelection, load_selection
 from gaitforge.datasets.storage.s3 import bucket_at, is_bucket_url, local_folder
+from gaitforge.datasets.storage.store import PartStore
 
 _DIGITS = 16
 _DIGEST_BYTES = 32
@@ -115,13 +116,13 @@ def save_selections(address: str | os.PathLike[str], selections: Mapping[str, np
     """Save a source's selections beside the store (or its mirror): `STORE.selections/NAME.json`.
 
     A name that no file may have gets other characters and a digest.
-    `selections` is name -> ids of episodes; those that a file there has stay in it.
+    `selections` is name -> ids of episodes; those that a file there has stay in it, unless they
+    were dropped since.
     """
     if not selections:
         return
     store = open_store(address)
-    store_path = local_folder(address)
-    folder = store_path.with_name(f"{store_path.name}.selections")
+    folder = _selections_folder(address)
     everything = store.select()
     with disk_failures(f"cannot write to {folder}"):
         folder.mkdir(exist_ok=True)
@@ -129,8 +130,21 @@ def save_selections(address: str | os.PathLike[str], selections: Mapping[str, np
         path = folder / f"{_plain(name)}.json"
         chosen = np.isin(everything.episode_ids(), ids)
         if path.exists():
-            chosen |= np.isin(everything.rows, load_selection(store, path).rows)
+            chosen |= np.isin(everything.rows, load_selection(store, path, edited=True).rows)
         everything.with_rows(everything.rows[chosen]).save(path)
+
+
+def check_selections(store: PartStore, selections: Mapping[str, np.ndarray]) -> None:
+    """DatasetError if `save_selections` could not add to a file that it would write."""
+    for name in selections:
+        path = _selections_folder(store.full_address) / f"{_plain(name)}.json"
+        if path.exists():
+            load_selection(store, path, edited=True)
+
+
+def _selections_folder(address: str | os.PathLike[str]) -> Path:
+    store_path = local_folder(address)
+    return store_path.with_name(f"{store_path.name}.selections")
 
 
 def _plain(name: str) -> str:

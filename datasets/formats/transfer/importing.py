@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,13 +29,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.common.errors import DatasetError, StorageError, amount, listed
+from gaitforge.common.errors import DatasetError, StorageError, amount, failures, listed
 from gaitforge.common.files import (
     check_inside,
     replace_durably,
     write_bytes_durably,
 )
 from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets.catalog.catalog import check_agreement
 from gaitforge.datasets.dataset import Store, create_store, open_store
 from gaitforge.datasets.formats import importer_class, options_of, recognised_as
 from gaitforge.datasets.formats.protocol import (
@@ -53,7 +54,11 @@ from gaitforge.datasets.formats.sources import (
     not_finite_allowed,
     refuse,
 )
-from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
+from gaitforge.datasets.formats.transfer.imported import (
+    ImportedSource,
+    check_selections,
+    save_selections,
+)
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import array_digest
@@ -198,6 +203,7 @@ def import_source(
         work = _Import(name, str(source), importer, address, target, drop_nan)
         if target is not None:
             work.record.check_unchanged(address)
+            check_selections(target, importer.selections)
         episodes = importer.episodes
         steps = importer.steps
         advance = begin(steps)
@@ -338,8 +344,9 @@ class _Import:
                 if len(dropped) == self.importer.episodes:
                     refuse(self.source, "", "every episode has values that are not finite")
                 _in_threads(_verify_part(staged), staged.parts(), workers)
-                self._check_new_episodes(staged)
-                self._publish(staged)
+                with self._alone():
+                    self._check_new_episodes(staged)
+                    self._publish(staged)
             except Exception as error:
                 if not _is_transient(error):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -396,8 +403,14 @@ class _Import:
 
         return work
 
+    def _alone(self) -> AbstractContextManager[object]:
+        """Nobody else adds other columns to the store meanwhile; object storage has no locks."""
+        if self.target is None or is_bucket_url(self.address):
+            return nullcontext()
+        return self.target.columns_lock()
+
     def _check_new_episodes(self, staged: Store) -> None:
-        """Refuse an episode id that would be in the store twice."""
+        """Refuse an episode id that would be in the store twice, and columns that do not agree."""
         ours = staged.catalog()
         present = set() if self.target is None else set(self.target.parts())
         bounds = [span for part, span in ours.part_bounds.items() if part not in present]
@@ -410,6 +423,9 @@ class _Import:
         if len(repeated := np.intersect1d(ids, theirs)):
             problem = f"are in store {self.address} already; import it into a store of its own"
             raise DatasetError(f"episode ids {listed(repeated, 4)} of the source {problem}")
+        if self.target is not None:
+            with failures(f"{self.source} does not fit store {self.address}"):
+                check_agreement(self.target.catalog(), ours)
 
     def _publish(self, staged: Store) -> None:
         address = self.address

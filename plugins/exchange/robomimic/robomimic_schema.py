@@ -205,6 +205,8 @@ def _read_demo(path: Path, group: h5py.Group, number: int) -> tuple[Demo, Any]:
             problem = f"must be a whole number from 0 on, not {stored[name]!r:.40}"
             refuse(path, f"{at}: {name}", problem)
     solved = numbers.get(SUCCESS)
+    if solved is not None and int(solved) not in (0, 1):
+        refuse(path, f"{at}: {SUCCESS}", f"must be true or false, 1 or 0, not {int(solved)}")
     success = None if solved is None else bool(solved)
     seed = int(numbers.get(SEED, -1))
     demo = Demo(at, number, shape[0] if shape else 0, arrays, success, seed)

@@ -83,7 +83,7 @@ class RobomimicExporter(Exporter):
             for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
                 if file.stem in masks:
                     raise DatasetError(f"two filter keys would be named {file.stem}")
-                masks[file.stem] = load_selection(selection.store, file).rows
+                masks[file.stem] = _rows_of(load_selection(selection.store, file), selection)
         episodes = {n: np.flatnonzero(np.isin(selection.rows, rows)) for n, rows in masks.items()}
         if empty := [name for name, rows in episodes.items() if not len(rows)]:
             raise DatasetError(f"filter key {listed(empty)}: none of its episodes is exported")
@@ -171,6 +171,15 @@ class RobomimicExporter(Exporter):
                 f"no {keys.NEXT}: the store has no final_obs; load_next_obs=False reads it"
             )
         return Carried(tuple(kept), tuple(left), tuple(notes))
+
+
+def _rows_of(loaded: EpisodeSelection, selection: EpisodeSelection) -> np.ndarray:
+    """Row numbers of a loaded selection in another's catalog, which may lack later parts."""
+    bounds = selection.catalog.part_bounds
+    parts = [(part_id, rows) for part_id, rows in loaded.rows_by_part() if part_id in bounds]
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(bounds[part][0] + rows for part, rows in parts)]
+    )
 
 
 def _env_args(schema: Schema, sources: Sequence[bytes]) -> tuple[str, list[str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gaitforge.datasets import open_store
@@ -43,6 +44,12 @@ def records(dataset: Any, name: str) -> list[dict[str, Any]]:
     ]
 
 
+def assert_rows_are(dataset: Any, catalog: pa.Table) -> None:
+    """A loader reads these episodes, once each and with these columns."""
+    rows = sorted(records(dataset, "episodes"), key=lambda row: row["episode"])
+    assert rows == sorted(catalog.to_pylist(), key=lambda row: row["episode"])
+
+
 def test_the_formats_library_reads_it_and_has_no_complaint(stored: Path, tmp_path: Path) -> None:
     store = shutil.copytree(stored, tmp_path / "walks.zarr")
     selection = open_store(store).select()
@@ -50,10 +57,8 @@ def test_the_formats_library_reads_it_and_has_no_complaint(stored: Path, tmp_pat
     dataset = mlcroissant.Dataset(store / "croissant.json")
     assert not dataset.metadata.ctx.issues.errors
     assert not dataset.metadata.ctx.issues.warnings
-    catalog = selection.episodes()
-    rows = sorted(records(dataset, "episodes"), key=lambda row: row["episode"])
-    expected = sorted(catalog.to_pylist(), key=lambda row: row["episode"])
-    assert rows == expected
+    assert_rows_are(dataset, selection.episodes())
+    rows = records(dataset, "episodes")
     assert {row["mass"] for row in rows} == {0.0, 1.0, 2.0}
     fields = {row["name"]: row for row in records(dataset, "fields")}
     assert set(fields) == set(selection.schema.names())
@@ -71,3 +76,24 @@ def test_what_the_owner_does_not_say_is_left_out(stored: Path, tmp_path: Path) -
     assert not {"license", "citeAs", "creator"} & set(record)
     assert "8 episodes" in record["description"]
     assert "Selection: mass > 0." in record["description"]
+
+
+def test_of_an_edited_and_compacted_store_it_describes_the_files(
+    stored: Path, tmp_path: Path
+) -> None:
+    path = shutil.copytree(stored, tmp_path / "walks.zarr")
+    everything = open_store(path).select()
+    everything.with_rows(everything.rows[:2]).drop()
+    open_store(path).select().where("mass = 2").annotate({"note": "x", "mass": 5.0})
+    open_store(path).compact()  # the parts that it replaces stay until `gc`
+    store = open_store(path)
+    record = croissant(store.select())
+    assert "10 episodes" in record["description"]
+    told = "have all 12 episodes as collected. Their 2 later edits"
+    assert told in record["description"]
+    assert len(store.files.stamps()) > len(record["distribution"][0]["includes"]) == 1
+    (path / "croissant.json").write_text(croissant_text(store.select(), tmp_path, ""))
+    dataset = mlcroissant.Dataset(path / "croissant.json")
+    assert not dataset.metadata.ctx.issues.errors
+    assert not dataset.metadata.ctx.issues.warnings
+    assert_rows_are(dataset, store.as_collected().episodes(*store.collected().column_names))

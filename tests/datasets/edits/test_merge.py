@@ -249,3 +249,22 @@ def test_split_stores_have_their_side_only(tmp_path: Path) -> None:
         one = next(name for name in files_under(path) if name.endswith("c/0/0"))
         assert (path / one).stat().st_nlink > 1
     assert save_split(sides, tmp_path / "sides", {"by": "skill"}) == paths
+
+
+def test_a_side_of_another_selection_is_not_taken_for_the_same(tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s", PARTS).path)
+    save_split({"x": store.select(skill="run")}, tmp_path / "sides", {"by": "x"})
+    with pytest.raises(DatasetError, match="not the same result"):
+        save_split({"x": store.select(skill="crawl")}, tmp_path / "sides", {"by": "x"})
+
+
+def test_missing_values_and_the_text_none_are_one_side(tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s", PARTS).path)
+    store.select().where("episode < 2").annotate({"passage": "none"})
+    open_store(store.path).select().where("episode = 2").annotate({"passage": "bar"})
+    everything = open_store(store.path).select()
+    sides = split_by_column(everything, "passage")
+    assert {name: side.episode_ids().tolist() for name, side in sides.items()} == {
+        "bar": [2],
+        "none": [each for each in everything.episode_ids().tolist() if each != 2],
+    }

@@ -29,6 +29,7 @@ from gaitforge.plugins.exchange.tests.robomimic.robomimic_files import (
     write_robomimic,
 )
 from tests.datasets.formats.format_stores import ENDINGS
+from tests.datasets.making import small_store, write_small_part
 
 h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
 
@@ -373,3 +374,45 @@ def test_filter_keys_whose_names_are_no_files_have_a_file_each(tmp_path: Path) -
     )
     assert [len(each) for each in saved] == [1] * 4
     assert (folder / "a_b.json").is_file()
+
+
+def test_a_filter_key_grows_also_after_its_episodes_were_edited(tmp_path: Path) -> None:
+    for number in range(3):
+        demos = {f"demo_{n}": robomimic_demo(4, 10 * number + n) for n in range(3)}
+        write_robomimic(tmp_path / f"{number}.hdf5", demos, {"train": ["demo_0", "demo_1"]})
+    path = tmp_path / "s.zarr"
+    import_source("robomimic", tmp_path / "0.hdf5", path)
+    open_store(path).select().where("demo = 0").trim(1)
+    open_store(path).select().where("demo = 1").drop()
+    import_source("robomimic", tmp_path / "1.hdf5", path)
+    saved = tmp_path / "s.zarr.selections/train.json"
+    train = Selection.load(open_store(path), saved)
+    assert sorted(zip(column(train, "demo"), train.lengths.tolist(), strict=True)) == [
+        (0, 3), (0, 4), (1, 4),
+    ]  # fmt: skip
+    saved.write_text("mine")
+    with pytest.raises(DatasetError, match="not a saved selection"):
+        import_source("robomimic", tmp_path / "2.hdf5", path)
+    assert len(open_store(path).select()) == 5
+    assert saved.read_text() == "mine"
+
+
+def test_a_filter_key_names_its_episodes_after_parts_were_added(tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s.zarr").path)
+    store.select().where("episode in (1, 3)").save(tmp_path / "picked.json")
+    earlier = store.select()
+    write_small_part(store, "before", [4, 6], 50)
+    options = {"masks": (str(tmp_path / "picked.json"),)}
+    for selection in (earlier, open_store(store.path).select()):
+        out = tmp_path / f"{len(selection)}.hdf5"
+        export_selection("robomimic", selection, out, options)
+        ids = selection.episode_ids().tolist()
+        with h5py.File(out) as file:
+            names = [name.decode() for name in file["mask/picked"][()]]
+        assert sorted(ids[int(name.removeprefix("demo_"))] for name in names) == [1, 3]
+
+
+def test_success_is_true_or_false(tmp_path: Path) -> None:
+    write_isaac_lab(tmp_path / "x.hdf5", [(isaac_lab_episode(4, 0), {"success": -1})])
+    with pytest.raises(DatasetError, match=r"demo_0: success: must be true or false"):
+        imported(tmp_path / "x.hdf5")
