@@ -9,7 +9,7 @@ Two stores are merged into a new one.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ from gaitforge.datasets.layout import (
 )
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection import EpisodeSelection
-from gaitforge.datasets.storage.records import last_sha256
+from gaitforge.datasets.storage.records import LEFT_OUT, last_sha256
 from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.datasets.storage.store import PartStore
 
@@ -73,12 +73,20 @@ class Share:
         return {part_id for part_id, location in locations.items() if location.folder in stems}
 
 
-def lineage(store: PartStore) -> dict[str, Any]:
-    """The record of a source store in the plan of a store made from it."""
+def lineage(store: PartStore, parts: Iterable[str] | None = None) -> dict[str, Any]:
+    """The record of a source store in the plan of a store made from it, of all parts or some."""
     info = store.info()
     name = Path(store.full_address).name
-    sizes = {"hash": info.hash, "episodes": info.episodes, "steps": info.steps}
-    return {"store": name, **sizes, "plan": store.plan}
+    record = {"store": name, "hash": info.hash, "episodes": info.episodes, "steps": info.steps}
+    if parts is not None and (store.path / IMPORTS).is_dir():
+        left_out = sorted(store.catalog().part_bounds.keys() - set(parts))
+        record |= {LEFT_OUT: left_out} if left_out else {}
+    return {**record, "plan": store.plan}
+
+
+def parts_of(selection: EpisodeSelection) -> list[str]:
+    """The parts that a selection touches."""
+    return [part_id for part_id, _ in selection.rows_by_part()]
 
 
 def check_local(stores: Sequence[PartStore], out: str | os.PathLike[str]) -> Path:
@@ -296,7 +304,8 @@ def apply_edits(
     path = new_place(out)
     catalog = store.catalog()
     present = EpisodeSelection(store, catalog, catalog.shown)
-    with unfinished(path, present.schema, {"applied": lineage(store)}) as target:
+    plan = {"applied": lineage(store, parts_of(present))}
+    with unfinished(path, present.schema, plan) as target:
         if target is None:
             return path
         for part_id, rows in present.rows_by_part():
