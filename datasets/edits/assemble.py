@@ -24,13 +24,11 @@ from gaitforge.common.files import (
     fsync_path,
     fsync_tree,
     replace_durably,
-    write_bytes_durably,
 )
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.catalog.catalog import check_agreement
 from gaitforge.datasets.catalog.edit_log import Edit, EditedRows
 from gaitforge.datasets.layout import (
-    ABOUT,
     CATALOG,
     IMPORTS,
     PARTS,
@@ -40,6 +38,7 @@ from gaitforge.datasets.layout import (
 )
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection import EpisodeSelection
+from gaitforge.datasets.storage.about import About, joined_about, read_about, write_about
 from gaitforge.datasets.storage.records import LEFT_OUT, last_sha256
 from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.datasets.storage.store import PartStore
@@ -123,7 +122,7 @@ def assemble(
             for stem in share.stems():
                 _link_part(share.store, target, stem)
                 advance(1)
-        copy_notes([share.store.path for share in shares], target.path)
+        copy_notes([share.store for share in shares], target)
         shutil.rmtree(target.log.folder, ignore_errors=True)
         for share in shares:
             other_stores = [sibling.store for sibling in shares if sibling is not share]
@@ -215,16 +214,16 @@ def _link(source: str, target: str) -> None:
         fsync_path(Path(target))
 
 
-def copy_notes(sources: Sequence[Path], target: Path) -> None:
-    """Copy the records of imports, and `about.json` if all the sources have the same."""
-    texts = {path.read_bytes() if (path := source / ABOUT).is_file() else b"" for source in sources}
-    if len(texts) == 1 and b"" not in texts:
-        write_bytes_durably(target / ABOUT, texts.pop())
-    for source in sources:
+def copy_notes(sources: Sequence[PartStore], target: PartStore) -> None:
+    """Copy the records of imports, and what can be said of all the sources together."""
+    about = joined_about(map(read_about, sources))
+    if about != About():
+        write_about(target, about)
+    for source in (store.path for store in sources):
         if (source / IMPORTS).is_dir():
             check_inside(source, (source / IMPORTS).rglob("*"))
-            shutil.copytree(source / IMPORTS, target / IMPORTS, dirs_exist_ok=True)
-            fsync_tree(target / IMPORTS)
+            shutil.copytree(source / IMPORTS, target.path / IMPORTS, dirs_exist_ok=True)
+            fsync_tree(target.path / IMPORTS)
 
 
 def _copy_edits(share: Share, other_stores: Sequence[PartStore], target: PartStore) -> None:
@@ -316,7 +315,7 @@ def apply_edits(
                 columns = part.episodes().drop_columns(["part", "start"])
                 target.write_part(part_id, steps, columns, finals)
             advance(part.steps)
-        copy_notes([store.path], target.path)
+        copy_notes([store], target)
     return path
 
 
@@ -356,6 +355,7 @@ def _check_fit(first: PartStore, second: PartStore) -> None:
     b = second.catalog()
     with failures(f"{first.address} and {second.address} cannot be merged"):
         check_agreement(a, b)
+        joined_about([read_about(first), read_about(second)])
     shared = [part_id for part_id in a.manifests if part_id in b.manifests]
     if clashes := [
         part_id

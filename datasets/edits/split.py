@@ -204,7 +204,7 @@ def cut_episodes(
             if target.missing([part_id]):
                 _write_pieces(target, part_id, part, cuts, prefix)
             advance(part.steps)
-        copy_notes([store.path], target.path)
+        copy_notes([store], target)
     return path
 
 
