@@ -136,12 +136,18 @@ class Schema:
             raise DatasetError(f"control_dt_s must be positive and finite, not {self.control_dt_s}")
 
     def differences(self, other: "Schema") -> str:
-        """The fields and attributes in which two schemas differ, in words."""
+        """The fields, attributes, step or grouping in which two schemas differ, in words."""
         pair = [{field.name: field for field in schema.fields} for schema in (self, other)]
         fields = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
-        pair = [{"robot": schema.robot, **schema.attributes} for schema in (self, other)]
+        is_reordered = not fields and list(pair[0]) != list(pair[1])
+        names = ("robot", "control_dt_s", "group_by")
+        pair = [
+            {**schema.attributes, **{name: getattr(schema, name) for name in names}}
+            for schema in (self, other)
+        ]
         keys = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
         words = [f"in its fields {listed(fields)}"] if fields else []
+        words += ["in the order of its fields"] if is_reordered else []
         return " and ".join([*words, *([f"in its {listed(keys)}"] if keys else [])])
 
     @property

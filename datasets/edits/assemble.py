@@ -346,10 +346,9 @@ def _check_fit(first: PartStore, second: PartStore) -> None:
     ours = first.schema
     theirs = second.schema
     if ours.hash != theirs.hash or ours.group_by != theirs.group_by:
-        words = ours.differences(theirs) or "in their step or grouping"
         raise DatasetError(
-            f"{first.address} and {second.address} have different schemas, {words}; only stores of "
-            "one schema can be merged"
+            f"{first.address} and {second.address} have different schemas, "
+            f"{ours.differences(theirs)}; only stores of one schema can be merged"
         )
     a = first.catalog()
     b = second.catalog()

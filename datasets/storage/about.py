@@ -87,9 +87,7 @@ def joined_about(abouts: Iterable[About]) -> About:
     licences = dict.fromkeys(about.licence for about in different)
     terms = [f"({text})" if " OR " in text and len(licences) > 1 else text for text in licences]
     texts = {
-        name: "\n\n".join(
-            dict.fromkeys(filter(None, (getattr(about, name) for about in different)))
-        )
+        name: "\n\n".join(dict.fromkeys(a.texts[name] for a in different if name in a.texts))
         for name in ("citation", "description", "limitations")
     }
     texts["licence"] = "" if "" in licences else " AND ".join(terms)
