@@ -9,7 +9,7 @@ Two stores are merged into a new one.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,11 @@ from gaitforge.common.files import (
     fsync_path,
     fsync_tree,
     replace_durably,
-    write_bytes_durably,
 )
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.catalog.catalog import check_agreement
 from gaitforge.datasets.catalog.edit_log import Edit, EditedRows
 from gaitforge.datasets.layout import (
-    ABOUT,
     CATALOG,
     IMPORTS,
     PARTS,
@@ -40,7 +38,8 @@ from gaitforge.datasets.layout import (
 )
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection import EpisodeSelection
-from gaitforge.datasets.storage.records import last_sha256
+from gaitforge.datasets.storage.about import About, joined_about, read_about, write_about
+from gaitforge.datasets.storage.records import LEFT_OUT, last_sha256
 from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.datasets.storage.store import PartStore
 
@@ -73,12 +72,20 @@ class Share:
         return {part_id for part_id, location in locations.items() if location.folder in stems}
 
 
-def lineage(store: PartStore) -> dict[str, Any]:
-    """The record of a source store in the plan of a store made from it."""
+def lineage(store: PartStore, parts: Iterable[str] | None = None) -> dict[str, Any]:
+    """The record of a source store in the plan of a store made from it, of all parts or some."""
     info = store.info()
     name = Path(store.full_address).name
-    sizes = {"hash": info.hash, "episodes": info.episodes, "steps": info.steps}
-    return {"store": name, **sizes, "plan": store.plan}
+    record = {"store": name, "hash": info.hash, "episodes": info.episodes, "steps": info.steps}
+    if parts is not None and (store.path / IMPORTS).is_dir():
+        left_out = sorted(store.catalog().part_bounds.keys() - set(parts))
+        record |= {LEFT_OUT: left_out} if left_out else {}
+    return {**record, "plan": store.plan}
+
+
+def parts_of(selection: EpisodeSelection) -> list[str]:
+    """The parts that a selection touches."""
+    return [part_id for part_id, _ in selection.rows_by_part()]
 
 
 def check_local(stores: Sequence[PartStore], out: str | os.PathLike[str]) -> Path:
@@ -115,7 +122,7 @@ def assemble(
             for stem in share.stems():
                 _link_part(share.store, target, stem)
                 advance(1)
-        copy_notes([share.store.path for share in shares], target.path)
+        copy_notes([share.store for share in shares], target)
         shutil.rmtree(target.log.folder, ignore_errors=True)
         for share in shares:
             other_stores = [sibling.store for sibling in shares if sibling is not share]
@@ -207,16 +214,16 @@ def _link(source: str, target: str) -> None:
         fsync_path(Path(target))
 
 
-def copy_notes(sources: Sequence[Path], target: Path) -> None:
-    """Copy the records of imports, and `about.json` if all the sources have the same."""
-    texts = {path.read_bytes() if (path := source / ABOUT).is_file() else b"" for source in sources}
-    if len(texts) == 1 and b"" not in texts:
-        write_bytes_durably(target / ABOUT, texts.pop())
-    for source in sources:
+def copy_notes(sources: Sequence[PartStore], target: PartStore) -> None:
+    """Copy the records of imports, and what can be said of all the sources together."""
+    about = joined_about(map(read_about, sources))
+    if about != About():
+        write_about(target, about)
+    for source in (store.path for store in sources):
         if (source / IMPORTS).is_dir():
             check_inside(source, (source / IMPORTS).rglob("*"))
-            shutil.copytree(source / IMPORTS, target / IMPORTS, dirs_exist_ok=True)
-            fsync_tree(target / IMPORTS)
+            shutil.copytree(source / IMPORTS, target.path / IMPORTS, dirs_exist_ok=True)
+            fsync_tree(target.path / IMPORTS)
 
 
 def _copy_edits(share: Share, other_stores: Sequence[PartStore], target: PartStore) -> None:
@@ -296,7 +303,8 @@ def apply_edits(
     path = new_place(out)
     catalog = store.catalog()
     present = EpisodeSelection(store, catalog, catalog.shown)
-    with unfinished(path, present.schema, {"applied": lineage(store)}) as target:
+    plan = {"applied": lineage(store, parts_of(present))}
+    with unfinished(path, present.schema, plan) as target:
         if target is None:
             return path
         for part_id, rows in present.rows_by_part():
@@ -307,7 +315,7 @@ def apply_edits(
                 columns = part.episodes().drop_columns(["part", "start"])
                 target.write_part(part_id, steps, columns, finals)
             advance(part.steps)
-        copy_notes([store.path], target.path)
+        copy_notes([store], target)
     return path
 
 
@@ -338,15 +346,15 @@ def _check_fit(first: PartStore, second: PartStore) -> None:
     ours = first.schema
     theirs = second.schema
     if ours.hash != theirs.hash or ours.group_by != theirs.group_by:
-        words = ours.differences(theirs)
         raise DatasetError(
-            f"{first.address} and {second.address} have different schemas, {words}; only stores of "
-            "one schema can be merged"
+            f"{first.address} and {second.address} have different schemas, "
+            f"{ours.differences(theirs)}; only stores of one schema can be merged"
         )
     a = first.catalog()
     b = second.catalog()
     with failures(f"{first.address} and {second.address} cannot be merged"):
         check_agreement(a, b)
+        joined_about([read_about(first), read_about(second)])
     shared = [part_id for part_id in a.manifests if part_id in b.manifests]
     if clashes := [
         part_id

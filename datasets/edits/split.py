@@ -28,6 +28,7 @@ from gaitforge.datasets.edits.assemble import (
     copy_notes,
     lineage,
     new_place,
+    parts_of,
     unfinished,
 )
 from gaitforge.datasets.edits.operations import REWARD, rows_of, whole_episode_fields
@@ -115,8 +116,8 @@ def save_split(
             raise DatasetError(f"store {store.address} changed since the selection; select again")
         if not len(side):
             raise DatasetError(f"side {name} has no episode; give it a larger fraction")
-        share = Share(store, frozenset(part_id for part_id, _ in side.rows_by_part()))
-        details = {"of": lineage(store), "episodes": side.episodes_hash}
+        share = Share(store, frozenset(parts_of(side)))
+        details = {"of": lineage(store, share.linked()), "episodes": side.episodes_hash}
         plan = {"split": {"side": name, **arguments, **details}}
         assemble(path, [share], plan, partial(_drop_others, side, share, arguments), advance)
         paths[name] = path
@@ -192,7 +193,7 @@ def cut_episodes(
     record = {str(episode): [int(step) for step in steps] for episode, steps in cuts.items()}
     digest = hashlib.sha256(repr(sorted(record.items())).encode()).hexdigest()
     details = {"cut_episodes": len(record), "cuts": digest, "without": sorted(without)}
-    plan = {"cut": {**lineage(store), **details}}
+    plan = {"cut": {**lineage(store, parts_of(present)), **details}}
     prefixes = _free_prefixes(present, digest)
     with unfinished(path, schema, plan) as target:
         if target is None:
@@ -203,7 +204,7 @@ def cut_episodes(
             if target.missing([part_id]):
                 _write_pieces(target, part_id, part, cuts, prefix)
             advance(part.steps)
-        copy_notes([store.path], target.path)
+        copy_notes([store], target)
     return path
 
 

@@ -4,6 +4,7 @@ It is kept in the store's `about.json` with its SHA-256, is no part of the datas
 change its hash. Cards and exports carry it.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,3 +74,22 @@ def write_about(store: PartStore, about: About) -> None:
     content = sealed({"about_version": ABOUT_VERSION, **about.to_json()})
     with disk_failures(f"cannot write to store {store.address}"):
         write_bytes_durably(store.path / ABOUT, content)
+
+
+def joined_about(abouts: Iterable[About]) -> About:
+    """What can be said of several datasets together.
+
+    Authors and texts are those of all, and so is the licence, as an SPDX expression
+    (https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/): a user has to keep to all of
+    them. It is empty if one of the datasets names none, since that part's is unknown.
+    """
+    different = list(dict.fromkeys(abouts))
+    licences = dict.fromkeys(about.licence for about in different)
+    terms = [f"({text})" if " OR " in text and len(licences) > 1 else text for text in licences]
+    texts = {
+        name: "\n\n".join(dict.fromkeys(a.texts[name] for a in different if name in a.texts))
+        for name in ("citation", "description", "limitations")
+    }
+    texts["licence"] = "" if "" in licences else " AND ".join(terms)
+    authors = dict.fromkeys(author for about in different for author in about.authors)
+    return About(authors=tuple(authors), **texts)

@@ -94,6 +94,22 @@ def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if plan is None else plain_json(plan, "a store's plan")
 
 
+LEFT_OUT = "parts_left_out"
+"""Key in a plan: parts of the imported sources that a store was made of, which it was made without.
+
+An import would otherwise bring them back.
+"""
+
+
+def parts_left_out(plan: Any) -> set[str]:
+    """The parts that a plan, or one of the plans that it is made of, names under `LEFT_OUT`."""
+    if isinstance(plan, list):
+        return set[str]().union(*map(parts_left_out, plan))
+    if not isinstance(plan, Mapping):
+        return set()
+    return set(plan.get(LEFT_OUT, ())).union(*map(parts_left_out, plan.values()))
+
+
 def write_skeleton(folder: Path, record: RootRecord) -> None:
     """Make the new `folder` an empty store."""
     import zarr  # slow to import: 0.14 s, which a query should not pay

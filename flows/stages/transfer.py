@@ -22,7 +22,7 @@ from gaitforge.collectors.robots.robot import (
 )
 from gaitforge.collectors.scenarios.schedules import ranges_of_commands
 from gaitforge.collectors.timing import CONTROL_DT_S, SUBSTEP_S
-from gaitforge.common.errors import DatasetError
+from gaitforge.common.errors import DatasetError, amount
 from gaitforge.common.files import sha256_file
 from gaitforge.datasets import Schema
 from gaitforge.datasets.data_checks import DATA_CHECKS, SAMPLE_STEPS, DataCheck
@@ -116,9 +116,10 @@ def _of_robot(robot: RobotCard, source: str, schema: Schema) -> Schema:
     slices = {f"obs/{name}": span for name, span in schema.field("obs").slices.items()}
     widths = {name: stop - start for name, (start, stop) in slices.items()}
     joints = {name: widths[name] for name in map("obs/{}".format, JOINT_FIELDS) if name in widths}
-    for name, width in {"action": schema.field("action").shape[-1], **joints}.items():
+    shape = schema.field("action").shape
+    for name, width in {"action": shape[-1] if shape else 1, **joints}.items():
         if width != N_JOINTS:
-            problem = f"{width} numbers a step, and {robot.name} has {N_JOINTS} joints"
+            problem = f"{amount(width, 'number')} a step, and {robot.name} has {N_JOINTS} joints"
             raise DatasetError(f"{source}: {name} has {problem}")
     own = {} if robot.name in list_robots() else {ROBOTS: robots_attribute([robot])}
     return replace(schema, robot=robot.name, attributes={**schema.attributes, **own})

@@ -140,6 +140,10 @@ def _merge(arguments: argparse.Namespace) -> None:
     selections = [first.select(), second.select()]
     checks = DATA_CHECKS.usable().values()
     notes = [finding.line for check in checks for finding in check.of_merge(selections)]
+    licences = [store.about().licence or "none" for store in (first, second)]
+    if len(set(licences)) > 1:
+        joined = datasets.open_store(arguments.out).about().licence or "none"
+        notes.append(f"licences differ, {listed(licences)}: the merged store's is {joined}")
     record = {"store": str(arguments.out), **asdict(info)}
     show_one(record | ({"notes": notes} if arguments.json and notes else {}), arguments.json)
     if not arguments.json:

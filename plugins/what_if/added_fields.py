@@ -333,7 +333,8 @@ class RelabelPlan(OverlayPlan):
     @property
     def field(self) -> Field:
         """See `OverlayPlan.field`."""
-        text = (named_function(self.reward).__doc__ or self.reward).strip().splitlines()[0]
+        said = (named_function(self.reward).__doc__ or "").strip()
+        text = (said or self.reward).splitlines()[0]
         return Field(REWARD, (), "float32", "1", f"{text} ({self.reward})")
 
     def episodes(self) -> Selection:

@@ -62,6 +62,7 @@ from gaitforge.datasets.formats.transfer.imported import (
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import array_digest
+from gaitforge.datasets.storage.records import parts_left_out
 from gaitforge.datasets.storage.s3 import bucket_at, is_bucket_url, local_folder, push_store
 
 # Staging folders.
@@ -204,21 +205,21 @@ def import_source(
         if target is not None:
             work.record.check_unchanged(address)
             check_selections(target, importer.selections)
-        episodes = importer.episodes
-        steps = importer.steps
-        advance = begin(steps)
+        advance = begin(importer.steps)
         carried = importer.carried
-        if target is None or target.missing(work.part_ids):
+        if target is None or target.missing(work.wanted_ids):
             if target is not None:
                 target.check_writable()
             dropped = work.run(advance, workers)
-            episodes = episodes - len(dropped)
-            steps = steps - sum(dropped.values())
             carried = replace(carried, notes=(*carried.notes, *_dropped_note(dropped)))
         else:
             remove_leftovers(address, work.origin)
-            advance(steps)
-            episodes, steps = _stored_counts(target, work.part_ids)
+            advance(importer.steps)
+        if work.left_out:
+            parts = amount(len(work.left_out), "part")
+            left_note = f"{parts} of the source stay out: the store was made without their episodes"
+            carried = replace(carried, notes=(*carried.notes, left_note))
+        episodes, steps = _stored_counts(open_store(address), work.part_ids)
         save_selections(address, importer.selections)
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
@@ -255,8 +256,9 @@ class _Described(Importer):
 
 
 def _stored_counts(store: Store, part_ids: Iterable[str]) -> tuple[int, int]:
-    """Episodes and steps of some parts of a store."""
-    manifests = [store.catalog().manifests[part_id] for part_id in part_ids]
+    """Episodes and steps of those of the parts that a store has."""
+    stored = store.collected().manifests
+    manifests = [stored[part_id] for part_id in part_ids if part_id in stored]
     episodes = sum(manifest.episodes for manifest in manifests)
     return episodes, sum(manifest.steps for manifest in manifests)
 
@@ -320,6 +322,18 @@ class _Import:
     def part_ids(self) -> list[str]:
         return [f"{self.record.tag}-{number:05d}" for number in range(len(self.importer.parts))]
 
+    @cached_property
+    def left_out(self) -> set[str]:
+        """The parts of the source that the store was made without, as by `apply`."""
+        if self.target is None:
+            return set()
+        return (parts_left_out(self.target.plan) & set(self.part_ids)) - set(self.target.parts())
+
+    @property
+    def wanted_ids(self) -> list[str]:
+        """The parts without those that were left out."""
+        return [part_id for part_id in self.part_ids if part_id not in self.left_out]
+
     @property
     def origin(self) -> Path:
         """The file or folder that is imported; for a source that is a name, where its files lie."""
@@ -376,7 +390,7 @@ class _Import:
     def _write_part(
         self, staged: Store, dropped: dict[int, int], advance: Advance
     ) -> Callable[[int], None]:
-        missing = set(staged.missing(self.part_ids))
+        missing = set(staged.missing(self.wanted_ids))
         reporting = threading.Lock()
 
         def work(number: int) -> None:

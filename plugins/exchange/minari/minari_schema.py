@@ -268,11 +268,12 @@ def seed_columns(seeds: Sequence[int | None]) -> dict[str, list[Any]]:
     return {SEED: small} | ({LARGE_SEED: large} if any(large) else {})
 
 
-def catalog_seed(seed: int, large: str | None = None) -> int | None:
-    """The seed of a catalog row."""
+def catalog_seed(seed: int, large: Any = None) -> int | None:
+    """The seed of a catalog row; DatasetError for a `large` that an annotation set to another."""
     if large is None:
         return None if seed < 0 else seed
-    if not (large.isascii() and large.isdecimal()) or not _LARGE <= int(large) < _SEED_STOP:
+    is_number = isinstance(large, str) and large.isascii() and large.isdecimal()
+    if not is_number or not _LARGE <= int(large) < _SEED_STOP:
         rule = f"be empty or hold a whole number from {_LARGE} to {_SEED_STOP - 1}"
         raise DatasetError(f"the column {LARGE_SEED} must {rule}, not {large!r:.40}")
     return int(large)

@@ -37,6 +37,7 @@ from gaitforge.datasets.formats.sources import (
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 from gaitforge.plugins.gym.d4rl import d4rl_layout as layout
 from gaitforge.plugins.gym.d4rl.d4rl_tasks import (
+    LAST_STEP,
     TASKS,
     UNKNOWN,
     named_dataset,
@@ -45,8 +46,6 @@ from gaitforge.plugins.gym.d4rl.d4rl_tasks import (
 )
 
 _UNKNOWN_DT_S = 0.02
-_LAST_STEP = 1
-"""A time-out counts as the horizon up to one step early, as some files end there."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ class D4rlImporter(hdf5.Hdf5Importer):
         if marked:
             self._truncated = np.isin(stops - 1, timeouts, assume_unique=True)
             if facts and facts.ends_at_horizon and options.early_timeouts == "cut_off":
-                self._truncated &= self._terminated | (lengths >= horizon - _LAST_STEP)
+                self._truncated &= self._terminated | (lengths >= horizon - LAST_STEP)
         else:
             self._truncated = ~self._terminated & (lengths == horizon)
         self._report_endings(lengths, horizon)

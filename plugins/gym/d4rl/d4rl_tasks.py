@@ -87,6 +87,10 @@ but the reward shows it: the bonus for it is far larger than all that a step wit
 UNKNOWN = SuccessRule("the episode did not terminate, as the task's own rule is unknown")
 
 
+LAST_STEP = 1
+"""A time-out counts as the horizon up to one step early, as some files end there."""
+
+
 @dataclass(frozen=True)
 class D4rlTask:
     """One task.

@@ -22,7 +22,13 @@ from gaitforge.datasets.formats.sources import (
     refuse,
     refuse_unreadable,
 )
-from gaitforge.plugins.gym.d4rl.d4rl_tasks import TASKS, D4rlTask, named_dataset, task_columns
+from gaitforge.plugins.gym.d4rl.d4rl_tasks import (
+    LAST_STEP,
+    TASKS,
+    D4rlTask,
+    named_dataset,
+    task_columns,
+)
 from gaitforge.plugins.gym.fcnet import fcnet_schema as layout
 
 _KINDS = ("src", "tgt", "meta")
@@ -39,7 +45,8 @@ class FcnetOptions:
 
     Attributes:
         robot: whose joints the channels are.
-        horizon: steps of an episode that timed out; 0 for the longest in the data, or the task's.
+        horizon: steps of an episode that timed out; 0 for the longest in the data, or the task's
+            (of MuJoCo's, or one less, see `d4rl_tasks.LAST_STEP`).
         task, quality: of maps of a D4RL task; empty: from the folder's name.
     """
 
@@ -97,7 +104,8 @@ class FcnetImporter(Importer):
             problem += " columns), and the folder's name names no task of D4RL"
             refuse(folder, "", f"{problem}: give task=, one of {listed(TASKS)}")
         self._facts = facts = TASKS[self._task]
-        self._horizon = options.horizon or facts.horizon
+        early = LAST_STEP if facts.ends_at_horizon else 0
+        self._horizon = options.horizon or facts.horizon - early
         state = self._shapes["src"][1] - 1
         action = self._shapes["tgt"][1]
         self.schema = layout.d4rl_schema(self._task, facts, state, action)

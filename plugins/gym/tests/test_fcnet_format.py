@@ -183,7 +183,7 @@ def write_task_maps(folder: Path, task: str, rewards: list[np.ndarray]) -> tuple
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    lengths=st.lists(st.sampled_from([1, 40, 1000]), min_size=1, max_size=3),
+    lengths=st.lists(st.sampled_from([1, 998, 999, 1000]), min_size=1, max_size=3),
     seed=st.integers(0, 99),
 )
 def test_maps_of_d4rl_tasks_give_back_their_rewards(
@@ -202,7 +202,7 @@ def test_maps_of_d4rl_tasks_give_back_their_rewards(
     expected = [normalised_return("hopper", float(each.sum())) for each in rewards]
     np.testing.assert_allclose(table.column("normalised_return"), expected, atol=1e-3)
     assert set(table.column("quality").to_pylist()) == {"medium-expert"}
-    timed_out = [length == 1000 for length in lengths]
+    timed_out = [length >= 999 for length in lengths]
     assert table.column("success").to_pylist() == timed_out
     assert table.column("truncated").to_pylist() == timed_out
 

@@ -54,7 +54,7 @@ def of_height(episode: dict[str, np.ndarray]) -> np.ndarray:
 @pytest.fixture
 def trusted() -> Iterator[None]:
     """The user's trust in this module's functions."""
-    names = ("base_height", "halved", "of_height", "missing", "nothing")
+    names = ("base_height", "halved", "of_height", "missing", "nothing", "blank")
     with trusting([f"{__name__}:{name}" for name in names]):
         yield
 
@@ -198,6 +198,17 @@ def test_an_episode_that_does_not_repeat_stops_it_and_is_named(
         derive(path, "state", name="again")
     assert "\n" not in str(found.value)
     assert open_store(path).edits() == ()
+
+
+def blank(episode: Any) -> Any:
+    """ """
+    return episode["reward"]
+
+
+@pytest.mark.usefixtures("trusted")
+def test_a_reward_is_described_by_its_name_where_its_docstring_is_blank() -> None:
+    name = f"{__name__}:blank"
+    assert RelabelPlan("any", reward=name).field.description == f"{name} ({name})"
 
 
 @pytest.mark.usefixtures("trusted")

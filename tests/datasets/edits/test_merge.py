@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path: Path) -> None
     repeated = open_store(Store.create(tmp_path / "d", small_schema()).path)
     write_small_part(repeated, "mine", (3,), 0)
     for second, message in (
-        (Store.create(tmp_path / "b", other_field), "different schemas"),
+        (Store.create(tmp_path / "b", other_field), "different schemas, in its control_dt_s;"),
         (clashing, "both have part part-000"),
         (repeated, "episode ids 0"),
     ):

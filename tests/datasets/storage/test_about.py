@@ -2,19 +2,20 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets import DatasetError, Store, merge_stores, open_store
 from gaitforge.datasets.formats.protocol import front_matter, plain, readme
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.layout import ABOUT
-from gaitforge.datasets.storage.about import About
+from gaitforge.datasets.storage.about import About, write_about
 from tests.datasets.formats.cases import CASES
-from tests.datasets.making import small_store
+from tests.datasets.making import small_store, write_small_part
 
 SAID: dict[str, Any] = {
     "licence": "CC-BY-4.0",
@@ -40,6 +41,29 @@ def test_it_is_kept_and_changes_no_hash(store: Store) -> None:
     assert again.about() == store.about()
     assert again.info().hash == before
     assert again.verify() == []
+
+
+def test_a_merged_store_says_what_both_say(store: Store, tmp_path: Path) -> None:
+    store.set_about(**SAID)
+    second = open_store(Store.create(tmp_path / "b.zarr", store.schema).path)
+    write_small_part(second, "other", [3], 90)
+    said = About(**SAID)
+    for number, (own, joint) in enumerate(
+        (
+            (SAID, said),
+            ({**SAID, "licence": "MIT"}, replace(said, licence="CC-BY-4.0 AND MIT")),
+            ({**SAID, "authors": ("Me",)}, replace(said, authors=(*SAID["authors"], "Me"))),
+            ({"licence": "CC-BY-4.0", "citation": "c"}, said_with_two_citations()),
+            ({}, replace(said, licence="")),
+        )
+    ):
+        write_about(second, About(**own))
+        out = tmp_path / f"{number}.zarr"
+        assert open_store(merge_stores(store, second, out)).about() == joint
+
+
+def said_with_two_citations() -> About:
+    return About(**{**SAID, "citation": f"{SAID['citation']}\n\nc"})
 
 
 def test_every_changed_byte_is_refused_and_named(store: Store) -> None:

@@ -57,3 +57,14 @@ def test_a_wrong_plan_is_one_line(
         run_import(plan_from_tree(ImportPlan, tree), source, tmp_path / "again", Silent())
     assert "\n" not in str(found.value)
     assert not (tmp_path / "again").exists()
+
+
+def test_a_scalar_action_is_of_no_robot(tmp_path: Path) -> None:
+    source = rows_format.source_of(tmp_path / "rows", [4])
+    path = source / rows_format.SCHEMA
+    tree = json.loads(path.read_text())
+    tree["fields"][1]["shape"] = []
+    path.write_text(json.dumps(tree))
+    (source / "action.bin").write_bytes(bytes(16))
+    with rows_format.registered(), pytest.raises(ValueError, match="action has 1 number a step"):
+        run_import(ImportPlan(NAME, robot="go1"), source, tmp_path / "s", Silent())

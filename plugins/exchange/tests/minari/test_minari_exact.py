@@ -172,12 +172,15 @@ def test_wrong_metadata_of_an_episode_are_refused(root: Path, tmp_path: Path) ->
     assert_refused(data, tmp_path, "data: episode_1/total_steps: must be a whole number from 1 on")
 
 
-def test_a_large_seed_that_is_none_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", ["12", 2**62, 0.5, True])
+def test_a_large_seed_that_is_none_is_refused_before_anything_is_written(
+    seed: Any, tmp_path: Path
+) -> None:
     store = Store.create(tmp_path / "store", small_schema())
     given = part_input([2])
-    columns = given["episodes"] | {"minari_seed": ["12"]}
+    columns = given["episodes"] | {"minari_seed": [seed]}
     store.write_part("p", given["steps"], columns, given["per_episode"])
-    with pytest.raises(DatasetError, match=r"column minari_seed must be empty or .*, not '12'"):
+    with pytest.raises(DatasetError, match=f"column minari_seed must be empty or .*, not {seed!r}"):
         export_selection("minari", store.select(), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaitforge.datasets import DatasetError, open_store
+from gaitforge.datasets import DatasetError, merge_stores, open_store, save_split
+from gaitforge.datasets.edits.assemble import apply_edits
+from gaitforge.datasets.edits.split import cut_episodes
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS, content_digests, identity
 from gaitforge.datasets.formats.transfer.importing import import_source
@@ -125,3 +127,31 @@ def test_an_option_out_of_its_range_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"option horizon must be a number of steps, .* not -5"):
         import_source(NAME, tmp_path / "whatever", tmp_path / "store", {"horizon": -5})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_does_not_bring_back_what_a_new_store_was_made_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "PART_BYTES", 100)
+    source = source_of(tmp_path / "rows", [4, 4, 4, 4])
+    import_source(NAME, source, tmp_path / "s.zarr")
+    store = open_store(tmp_path / "s.zarr")
+    ids = store.select().episode_ids().tolist()
+    assert len(store.parts()) == 4
+    store.select().where(f"episode = {ids[0]}").drop()
+    store.select().where(f"episode = {ids[1]}").annotate({"note": "x"})
+    present = open_store(store.path).select()
+    applied = open_store(apply_edits(present.store, tmp_path / "applied.zarr"))
+    cut = open_store(cut_episodes(present.store, tmp_path / "cut.zarr", {ids[1]: [2]}))
+    halves = {"a": present.where(f"episode = {ids[1]}"), "b": present.where(f"episode > {ids[1]}")}
+    sides = [open_store(path) for path in save_split(halves, tmp_path / "sides", {}).values()]
+    again = open_store(apply_edits(sides[1], tmp_path / "again.zarr"))
+    both = open_store(merge_stores(*sides, tmp_path / "both.zarr"))
+    for made in (applied, cut, *sides, again, both):
+        hashed = made.info().hash
+        report = import_source(NAME, source, made.path)
+        assert open_store(made.path).info().hash == hashed
+        assert report.episodes == len(made.as_collected())
+        assert "of the source stay out" in report.carried.notes[-1]
+    assert import_source(NAME, source, store.path).episodes == 4
+    assert len(open_store(store.path).select()) == 3
