@@ -34,7 +34,6 @@ from gaitforge.flows.experiments.plan import (
     DataSet,
     Experiment,
     check_apart,
-    check_stages,
     file_name,
 )
 from gaitforge.flows.experiments.runs import (
@@ -45,7 +44,7 @@ from gaitforge.flows.experiments.runs import (
     expert_round,
     tested_with,
 )
-from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
+from gaitforge.flows.experiments.summary import EXPERT_CARD, with_page, write_summary
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, write_record
 from gaitforge.flows.settings import with_named
@@ -267,15 +266,8 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
         _add_references(listing)
         for run in runs:
             _add_run(listing, run, data)
-    names = tuple(stage.name for stage in listing.stages)
-    key = digest(listing.keys)
     work = partial(write_summary, claim.name, experiment, runs, out, tuple(listing.stages))
-    listing.add("compare", key=key, run=work, outputs=(out / SUMMARY,), after=names)
-    page = out / "report.html"
-    work = partial(pages.report, out)
-    listing.add("report", key=key, run=work, outputs=(page,), after=("compare",), page=page)
-    check_stages(listing.stages)
-    return listing.stages
+    return with_page(listing.stages, out, claim, work, partial(pages.report, out), listing.keys)
 
 
 def _check_runs(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
