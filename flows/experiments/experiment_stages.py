@@ -43,6 +43,7 @@ from gaitforge.flows.experiments.runs import (
     driver,
     expert_round,
     tested_with,
+    timed_settings,
 )
 from gaitforge.flows.experiments.summary import EXPERT_CARD, with_page, write_summary
 from gaitforge.flows.progress import Reporter
@@ -400,7 +401,7 @@ def _add_round(
 def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
     """Time, train, score and show a run."""
     if listing.experiment.train_s is not None and run.seed == listing.experiment.seeds[0]:
-        key = digest([listing.experiment.train_s, run.config(), _data_key(run)])
+        key = digest([listing.experiment.train_s, timed_settings(run.config()), _data_key(run)])
         work = run.measure
         outputs = (run.pace,)
         data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)

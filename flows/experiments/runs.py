@@ -44,7 +44,7 @@ from gaitforge.flows.tasks.policy_sources import RUN, PolicySource
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy
 from gaitforge.learners.training.batches import training_hash
 from gaitforge.learners.training.building import check_start, read_start
-from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.config import FREE_TO_CHANGE, TrainConfig
 from gaitforge.learners.training.train import (
     Episodes,
     HeldOutError,
@@ -204,8 +204,8 @@ class LearnerRun:
         config = self.config()
         select = self.select()
         if self.experiment.train_s is not None:
-            config = replace(config, steps=self.measure(reporter).steps)
-        if self.data.rounds:  # each training passes over its data as often as the first
+            config = replace(config, steps=self._begun_steps() or self.measure(reporter).steps)
+        elif self.data.rounds:  # each training passes over its data as often as the first
             first = replace(select, parts=self.first_parts()).select(self.store).steps
             steps = config.steps * select.select(self.store).steps / first
             config = replace(config, steps=round(steps))
@@ -224,6 +224,12 @@ class LearnerRun:
         }
         expert = self.experiment.scoring_expert
         run_training(plan, self.store, self.folder, reporter, evaluate, expert)
+
+    def _begun_steps(self) -> int | None:
+        """The steps that it began with, or another seed did, whatever the pace is now."""
+        runs = (replace(self, seed=seed) for seed in (self.seed, *self.experiment.seeds))
+        records = (read_record(run.folder / PLAN) for run in runs)
+        return next((record["plan"]["config"]["steps"] for record in records if record), None)
 
     def check_start(self) -> None:
         """Raise ValueError unless the run can begin with the weights that its plan names, if any.
@@ -251,6 +257,9 @@ class LearnerRun:
 
         seen = training_hash(config, selection)
         key = {"train_s": seconds, "config": config.to_json(), "selection": seen}
+        timed = (read_record(self.pace) or {}).get("key", {}).get("config")
+        if timed and not config.differences({**timed, "seed": config.seed}):
+            key["config"] = timed  # of another seed or device: all seeds have the same steps
         return kept_record(self.pace, key, Pace, make)
 
     def score(self, reporter: Reporter) -> None:
@@ -393,6 +402,12 @@ def tested_with(config: TrainConfig) -> dict[str, str]:
     """
     is_plain = config.objective == "bc" and not config.executed_actions
     return {} if is_plain else {"labels": "of the training"}
+
+
+def timed_settings(config: TrainConfig) -> dict[str, object]:
+    """The settings of a training whose change has its learner timed again."""
+    free = ("seed", *FREE_TO_CHANGE)
+    return {name: value for name, value in config.to_json().items() if name not in free}
 
 
 def own_measures(plan: EvaluationPlan, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.plan import Experiment, Published
+from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment, Published
+from gaitforge.flows.experiments.runs import LearnerRun
 from gaitforge.flows.experiments.summary import with_page
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.policy_sources import RUN, PolicySource
+from tests.flows.experiments.points import PointsEvaluation
 from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import Counting, run_experiment
 
@@ -24,7 +29,7 @@ MLP: dict[str, Any] = {
 }
 STEPS = {"steps": 2}
 PLAN = Experiment({"mlp": {**MLP, **STEPS}}, evaluate={"episodes": 2})
-RATES = "gaitforge.flows.experiments.runs.updates_per_s"
+RUNS = "gaitforge.flows.experiments.runs"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def paces(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         timed.append(config)
         return float(next(rates))
 
-    monkeypatch.setattr(RATES, rate)
+    monkeypatch.setattr(f"{RUNS}.updates_per_s", rate)
     return timed
 
 
@@ -86,3 +91,41 @@ def test_a_policy_that_is_trained_anew_is_scored_anew(
     record = (tmp_path / "evaluate" / f"{run['run']}.json").read_text()
     assert PolicySource("x", RUN, str(tmp_path / "train" / run["run"])).key() in record
     assert again(timed, store, tmp_path)[1] == set()
+
+
+def test_all_seeds_of_a_learner_have_as_many_steps_whatever_is_added_when(
+    store: str, tmp_path: Path, paces: list[object]
+) -> None:
+    """Neither a first seed that comes later nor another device or number of threads is timed."""
+    timed = replace(PLAN, learners={"mlp": MLP}, train_s=2.0, seeds=(3,))
+    again(timed, store, tmp_path)
+    free = {"threads": 2, "checkpoint_every": 7, "accumulate": 2}
+    more = replace(timed, learners={"mlp": {**MLP, **free}}, seeds=(0, 3))
+    runs = again(more, store, tmp_path)[0]["runs"]
+    assert [run["steps"] for run in runs] == [2, 2]
+    assert len(paces) == 1
+    shutil.rmtree(tmp_path / "pace")
+    runs = again(replace(more, seeds=(0, 3, 4)), store, tmp_path)[0]["runs"]
+    assert [run["steps"] for run in runs] == [2, 2, 2], "whatever the pace is now"
+
+
+@pytest.mark.parametrize("train_s", [None, 3.0])
+def test_steps_grow_with_the_episodes_of_a_round_but_a_time_does_not(
+    train_s: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_gym_store(tmp_path / "hopper.zarr")
+    parts = open_store(path).parts()
+    corrections = Corrections(driver={**MLP, **STEPS})
+    plan = replace(PLAN, corrections=corrections, select=SelectPlan(parts=parts[:1]))
+    plan = replace(plan, train_s=train_s)
+    steps: list[int] = []
+    monkeypatch.setattr(LearnerRun, "_round", lambda self, corrections, k: [parts[k]])
+    monkeypatch.setattr(f"{RUNS}.run_training", lambda plan, *_: steps.append(plan.config.steps))
+    monkeypatch.setattr(f"{RUNS}.updates_per_s", lambda *_: 5.0)
+    for k in range(3):
+        data = DataSet(f"round-{k}", rounds=k)
+        run = LearnerRun(plan, tmp_path, path, "hopper", PointsEvaluation(), data, "mlp", 0)
+        run.train(Silent())
+    total = [sum(SelectPlan(parts=parts[: k + 1]).select(path).lengths) for k in range(3)]
+    grown = [round(STEPS["steps"] * each / total[0]) for each in total]
+    assert steps == (grown if train_s is None else [15, 15, 15])
