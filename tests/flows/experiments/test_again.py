@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from gaitforge.datasets import open_store
+from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment, Published
 from gaitforge.flows.experiments.runs import LearnerRun
 from gaitforge.flows.experiments.summary import with_page
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.policy_sources import RUN, PolicySource
+from gaitforge.learners.policy_network import PolicyNetwork
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.train import HeldOutError, held_out_error, split_episodes
 from tests.flows.experiments.points import PointsEvaluation
 from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import Counting, run_experiment
@@ -129,3 +132,81 @@ def test_steps_grow_with_the_episodes_of_a_round_but_a_time_does_not(
     total = [sum(SelectPlan(parts=parts[: k + 1]).select(path).lengths) for k in range(3)]
     grown = [round(STEPS["steps"] * each / total[0]) for each in total]
     assert steps == (grown if train_s is None else [15, 15, 15])
+
+
+def test_a_further_store_leaves_the_runs_of_the_first_one(store: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    again(PLAN, store, out)
+    further = str(make_gym_store(tmp_path / "walker2d.zarr", env="Walker2d-v5"))
+    for stores in ((further, store), (store, further)):
+        counting = Counting()
+        both = Claim("mine", replace(PLAN, seeds=(0, 1)), stores)
+        summary = run_experiment(both, out, counting)
+        named = {(run["task"], run["run"]) for run in summary["runs"]}
+        assert named == {
+            (task, f"{name}-seed-{seed}")
+            for task, name in (("hopper", "mlp"), ("walker2d", "walker2d-mlp"))
+            for seed in (0, 1)
+        }
+        worked = {name.split("  ")[1] for name in counting.units if "train" in name}
+        new = {f"train {run}" for _, run in named if run != "mlp-seed-0"}
+        assert worked == (new if stores[0] == further else set())
+
+
+def test_seeds_that_would_begin_with_other_weights_are_refused(store: str, tmp_path: Path) -> None:
+    first, out = tmp_path / "first", tmp_path / "out"
+
+    def train_first(**settings: Any) -> None:
+        shutil.rmtree(first, ignore_errors=True)
+        config = TrainConfig(**{**MLP, **STEPS, **settings})
+        run_training(TrainPlan(SelectPlan(), config), store, first, Silent())
+
+    def plan(*seeds: int) -> Experiment:
+        return replace(PLAN, learners={"mlp": {**MLP, **STEPS, "start_from": str(first)}},
+                       seeds=seeds)  # fmt: skip
+
+    train_first()
+    shutil.copytree(first, tmp_path / "kept")
+    again(plan(0), store, out)
+    train_first(seed=9)
+    assert again(plan(0), store, out)[1] == set(), "what is finished stays so"
+    with pytest.raises(ValueError, match="is not the policy that mlp-seed-0") as refused:
+        again(plan(0, 1), store, out)
+    assert "\n" not in str(refused.value)
+    shutil.rmtree(first)
+    (tmp_path / "kept").rename(first)
+    assert len(again(plan(0, 1), store, out)[0]["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("vary", "best"),
+    [({"episodes": (4, 30)}, {}), ({"data": (0.2,)}, {}), ({}, {"best": 0.3})],
+)
+def test_the_error_of_training_is_of_episodes_that_a_run_was_trained_on(
+    vary: dict[str, Any],
+    best: dict[str, Any],
+    store: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tested: list[Selection] = []
+    learned: list[Selection] = []
+
+    def error(policy: PolicyNetwork, episodes: Selection, *rest: Any) -> HeldOutError:
+        tested.append(episodes)
+        return held_out_error(policy, episodes, *rest)
+
+    held = {"held_out_fraction": 0.2, "split_seed": 0}
+    learners = {"mlp": {**MLP, **STEPS, **held, **best}}
+    monkeypatch.setattr(f"{RUNS}.held_out_error", error)
+
+    def noted(plan: TrainPlan, *rest: Any) -> Any:
+        learned.append(split_episodes(plan.config, plan.selection(rest[0])).train)
+        return run_training(plan, *rest)
+
+    monkeypatch.setattr(f"{RUNS}.run_training", noted)
+    again(replace(PLAN, learners=learners, tested=True, vary=vary), store, tmp_path)
+    assert len(tested) == 2 * len(learned) > 0
+    for mine, seen in zip(tested[1::2], learned, strict=True):
+        assert set(mine.rows) <= set(seen.rows)
+        assert len(mine) >= min(len(seen), len(tested[0]))
