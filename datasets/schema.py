@@ -136,7 +136,7 @@ class Schema:
             raise DatasetError(f"control_dt_s must be positive and finite, not {self.control_dt_s}")
 
     def differences(self, other: "Schema") -> str:
-        """The fields, their order, attributes, step or grouping in which schemas differ, in words."""
+        """The fields, their order, attributes, step or grouping in which two differ, in words."""
         pair = [{field.name: field for field in schema.fields} for schema in (self, other)]
         fields = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
         pair = [{**vars(schema), **schema.attributes} for schema in (self, other)]

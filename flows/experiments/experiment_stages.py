@@ -30,11 +30,11 @@ from gaitforge.datasets.statistics import block_spectra
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.page_files import card_of, page_of
 from gaitforge.flows.experiments.plan import (
+    OF_DATA,
     Corrections,
     DataSet,
     Experiment,
     check_apart,
-    check_stages,
     file_name,
 )
 from gaitforge.flows.experiments.runs import (
@@ -45,9 +45,10 @@ from gaitforge.flows.experiments.runs import (
     expert_round,
     tested_with,
 )
-from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
+from gaitforge.flows.experiments.summary import EXPERT_CARD, with_page, write_summary
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import digest, write_record
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
 from gaitforge.flows.stages.stage import CollectionStage, RecordedStage, Stage, itself
@@ -57,6 +58,7 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.policy_sources import EXPERT
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
 from gaitforge.learners.training.batches import training_columns, training_hash
+from gaitforge.learners.training.config import FREE_TO_CHANGE
 
 # The overview of a dataset.
 SPECTRUM_WINDOW = 64
@@ -179,6 +181,13 @@ class _Listing:
     shown: set[str] = field(default_factory=set)
     experts: dict[str, object] = field(default_factory=dict)
     """Task -> `_Source.expert_key`."""
+    alone: set[str] = field(default_factory=set)
+    """Tasks whose runs keep names from when their store was the folder's only one."""
+
+    def __post_init__(self) -> None:
+        runs = self.runs() if len(self.sources) > 1 else []
+        before = {run.task for run in runs if _is_of_task(replace(run, several=False))}
+        self.alone = before - {run.task for run in runs if _is_of_task(run)}
 
     @property
     def experiment(self) -> Experiment:
@@ -202,7 +211,7 @@ class _Listing:
             learner,
             seed,
             value,
-            several=len(self.sources) > 1,
+            several=len(self.sources) > 1 and source.task not in self.alone,
         )
 
     def runs(self) -> list[LearnerRun]:
@@ -241,6 +250,13 @@ class _Listing:
         self.add(f"show {page.stem}", key=key, run=work, outputs=(page,), after=after, page=page)
 
 
+def _is_of_task(run: LearnerRun) -> bool:
+    """Whether a run's folder holds a training on its task."""
+    record = read_record(run.folder / PLAN) or {}
+    named = record.get("robot") or record.get("task")
+    return bool(named) and _task_name(named) == run.task
+
+
 def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
     """The stages of an experiment, each after those whose results it reads.
 
@@ -267,15 +283,8 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
         _add_references(listing)
         for run in runs:
             _add_run(listing, run, data)
-    names = tuple(stage.name for stage in listing.stages)
-    key = digest(listing.keys)
     work = partial(write_summary, claim.name, experiment, runs, out, tuple(listing.stages))
-    listing.add("compare", key=key, run=work, outputs=(out / SUMMARY,), after=names)
-    page = out / "report.html"
-    work = partial(pages.report, out)
-    listing.add("report", key=key, run=work, outputs=(page,), after=("compare",), page=page)
-    check_stages(listing.stages)
-    return listing.stages
+    return with_page(listing.stages, out, claim, work, partial(pages.report, out), listing.keys)
 
 
 def _check_runs(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
@@ -408,7 +417,7 @@ def _add_round(
 def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
     """Time, train, score and show a run."""
     if listing.experiment.train_s is not None and run.seed == listing.experiment.seeds[0]:
-        key = digest([listing.experiment.train_s, run.config(), _data_key(run)])
+        key = digest([listing.experiment.train_s, _timed(run), _data_key(run)])
         work = run.measure
         outputs = (run.pace,)
         data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)
@@ -452,9 +461,20 @@ def _train_key(run: LearnerRun, expert: object) -> str:
     return digest([run.config().to_json(), run.experiment.train_s, _data_key(run), by])
 
 
+def _timed(run: LearnerRun) -> dict[str, object]:
+    """The settings of a training whose change has its learner timed again."""
+    free = ("seed", *FREE_TO_CHANGE)
+    return {name: value for name, value in run.config().to_json().items() if name not in free}
+
+
 def _tested_with(run: LearnerRun) -> object:
-    """What the errors of a tested run depend on beside it; True, as before, for plain cloning."""
-    return tested_with(run.config()) or True
+    """What the errors of a tested run depend on beside it; True, as before, for plain cloning.
+
+    A version took the error of training from all episodes of a set, whatever was learned from.
+    """
+    of_part = OF_DATA.keys() & run.experiment.vary or run.experiment.best(run.learner) < 1.0
+    learned = {"train_mse": "of the training"} if of_part else {}
+    return tested_with(run.config()) | learned or True
 
 
 def _data_key(run: LearnerRun) -> object:

@@ -4,7 +4,7 @@
 collected.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -43,10 +43,9 @@ from gaitforge.flows.tasks.legged_evaluation import LeggedPolicyPlan, driven_by
 from gaitforge.flows.tasks.policy_sources import RUN, PolicySource
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy
 from gaitforge.learners.training.batches import training_hash
-from gaitforge.learners.training.building import check_start, read_start
+from gaitforge.learners.training.building import check_start, read_start, start_record
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import (
-    Episodes,
     HeldOutError,
     finished_result,
     held_out_error,
@@ -204,8 +203,9 @@ class LearnerRun:
         config = self.config()
         select = self.select()
         if self.experiment.train_s is not None:
-            config = replace(config, steps=self.measure(reporter).steps)
-        if self.data.rounds:  # each training passes over its data as often as the first
+            begun = next((record["plan"]["config"]["steps"] for _, record in self._begun()), None)
+            config = replace(config, steps=begun or self.measure(reporter).steps)
+        elif self.data.rounds:  # each training passes over its data as often as the first
             first = replace(select, parts=self.first_parts()).select(self.store).steps
             steps = config.steps * select.select(self.store).steps / first
             config = replace(config, steps=round(steps))
@@ -225,15 +225,29 @@ class LearnerRun:
         expert = self.experiment.scoring_expert
         run_training(plan, self.store, self.folder, reporter, evaluate, expert)
 
+    def _begun(self) -> Iterator[tuple[str, Row]]:
+        """Name and record of this run, if it has begun, then of its learner's other seeds."""
+        for seed in (self.seed, *self.experiment.seeds):
+            run = replace(self, seed=seed)
+            if record := read_record(run.folder / PLAN):
+                yield run.name, record
+
     def check_start(self) -> None:
         """Raise ValueError unless the run can begin with the weights that its plan names, if any.
 
-        Of episodes that are yet to be collected only the weights are looked for.
+        They are to be of the file that other seeds began with. Of episodes that are yet to be
+        collected only the weights are looked for.
         """
         config = self.config()
         if not config.start_from or (self.folder / CHECKPOINT).exists():
             return
         start = read_start(config)
+        for name, record in self._begun():
+            if (old := record.get("start")) and old["sha256"] != start_record(config)["sha256"]:
+                raise ValueError(
+                    f"start_from: {config.start_from} is not the policy that {name} of {self.out} "
+                    "began with; bring that file back, or choose another folder"
+                )
         if is_bucket_url(self.store) or Path(self.store).exists():
             check_start(config, open_store(self.store).schema, start)
 
@@ -251,6 +265,9 @@ class LearnerRun:
 
         seen = training_hash(config, selection)
         key = {"train_s": seconds, "config": config.to_json(), "selection": seen}
+        timed = (read_record(self.pace) or {}).get("key", {}).get("config")
+        if timed and not config.differences({**timed, "seed": config.seed}):
+            key["config"] = timed  # of another seed or device: all seeds have the same steps
         return kept_record(self.pace, key, Pace, make)
 
     def score(self, reporter: Reporter) -> None:
@@ -336,31 +353,26 @@ class LearnerRun:
         return row | {"score": references.score(evaluation.return_), "measures": measures}
 
     @cached_property
-    def _split(self) -> Episodes:
-        return split_episodes(self.config(), self.selects().select(self.store))
-
-    @property
     def held_out(self) -> Selection:
         """The episodes of its set that policies are tested on."""
-        if self._split.held_out is None:
-            raise ValueError(
-                f"{self.name}: an experiment that tests needs two episodes, one to train on and "
-                "one to hold out"
-            )
-        return self._split.held_out
+        held_out = split_episodes(self.config(), self.selects().select(self.store)).held_out
+        if held_out is None:
+            text = "an experiment that tests needs two episodes, one to train on, one to hold out"
+            raise ValueError(f"{self.name}: {text}")
+        return held_out
 
-    @property
+    @cached_property
     def _learned(self) -> Selection:
         """The episodes that it was trained on."""
         return split_episodes(self.config(), self.select().select(self.store)).train
 
     def _errors(self, reporter: Reporter) -> dict[str, float | None]:
-        """Errors on the held-out episodes and on about as many others; None where not tested."""
+        """Errors on held-out episodes, and on about as many learned from; None where not tested."""
         if not self.experiment.tested:
             return {"test_mse": None, "train_mse": None}
         held_out = self.held_out
-        training = self._split.train
-        learned = training.with_rows(training.rows[:: max(1, len(training) // len(held_out))])
+        every = max(1, len(self._learned) // len(held_out))
+        learned = self._learned.with_rows(self._learned.rows[::every])
         return {
             "test_mse": self._error(held_out, self.name, reporter),
             "train_mse": self._error(learned, f"{self.name}-train", reporter),

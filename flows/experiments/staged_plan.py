@@ -105,7 +105,8 @@ class StagedPlan(FolderPlan):
     def stages(self, out: Path) -> list[Stage]:
         """All its stages in a folder."""
         page = PLAN_KINDS[self.kind].write_page
-        return with_page(self.work(out), out, partial(self._summarise, out), partial(page, out))
+        summarise = partial(self._summarise, out)
+        return with_page(self.work(out), out, self, summarise, partial(page, out))
 
     def _summarise(self, out: Path, reporter: Reporter) -> None:
         write_record(out / SUMMARY, {"plan": self, **self.summary(out), **provenance()})

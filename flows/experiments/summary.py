@@ -127,9 +127,7 @@ def write_summary(
     """
     seconds = stage_seconds(out, stages)
     write_record(out / WALL, seconds)
-    with reading_files(out):
-        summary = _summary(name, experiment, runs, out, seconds, reporter)
-    write_record(out / SUMMARY, summary)
+    write_record(out / SUMMARY, _summary(name, experiment, runs, out, seconds, reporter))
 
 
 def _summary(
@@ -172,26 +170,29 @@ def _summary(
 def with_page(
     stages: Sequence[Stage],
     out: Path,
+    plan: object,
     summarise: Callable[[Reporter], object],
     report: Callable[[Reporter], object],
+    keys: Sequence[object] = (),
 ) -> list[Stage]:
     """Stages, then one that writes `summary.json` of them all, and one that writes the page.
 
-    ValueError if names of stages or of their files are none, or come twice.
+    Args:
+        plan: all that the summary and the page tell beside the stages' results, such as the
+            published statements: where it changes, both are written again.
+        keys: of the stages, and of more that the page depends on; empty for those of the stages.
+
+    Raises:
+        ValueError: names of stages or of their files are none, or come twice.
     """
-    names = tuple(stage.name for stage in stages)
-    key = digest([stage.key for stage in stages])
+    key = digest([[*keys] or [stage.key for stage in stages], plan])
     page = out / "report.html"
+    work = partial(_read, out, summarise)
+    names = tuple(stage.name for stage in stages)
     every = [
         *stages,
-        RecordedStage(
-            "compare",
-            key,
-            run=partial(_read, out, summarise),
-            outputs=(out / SUMMARY,),
-            after=names,
-        ),
-        RecordedStage("report", key, run=report, outputs=(page,), after=("compare",)),
+        RecordedStage("compare", key, run=work, outputs=(out / SUMMARY,), after=names),
+        RecordedStage("report", key, run=report, outputs=(page,), after=("compare",), page=page),
     ]
     check_stages(every)
     return every

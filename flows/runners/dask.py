@@ -22,7 +22,14 @@ from gaitforge.flows.progress import Advance, Reporter, Silent, StageReporter
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
 from gaitforge.flows.stages.collect import collect_part, prepare
-from gaitforge.flows.stages.stage import CollectionStage, Stage, at_work, ready_stages, run_stage
+from gaitforge.flows.stages.stage import (
+    CollectionStage,
+    Stage,
+    at_work,
+    left_stages,
+    ready_stages,
+    run_stage,
+)
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
@@ -276,7 +283,7 @@ def run_stages_on_dask(
     """
     out = out.absolute()
     result = None
-    left = [stage for stage in stages if not stage.is_done(out)]
+    left = left_stages(out, stages)
     if not left:
         return None
     most = None if any(isinstance(stage, CollectionStage) for stage in left) else len(left)

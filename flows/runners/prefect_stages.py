@@ -63,7 +63,13 @@ from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
 from gaitforge.flows.runners.slurm.submission import submit_stages
 from gaitforge.flows.stages import collect as stage_collect
 from gaitforge.flows.stages.collect import Retry
-from gaitforge.flows.stages.stage import CollectionStage, CommandStage, Stage, run_stage
+from gaitforge.flows.stages.stage import (
+    CollectionStage,
+    CommandStage,
+    Stage,
+    left_stages,
+    run_stage,
+)
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
@@ -241,7 +247,8 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
     Returns:
         What the last stage returns, see `run_stage`.
     """
-    left = [stage for stage in stages if not stage.key or not stage.is_done(out)]
+    undone = left_stages(out, stages)
+    left = [stage for stage in stages if not stage.key or stage in undone]
     result = None
     most = None if any(isinstance(stage, CollectionStage) for stage in left) else 1
     with dask_client(dask, most) if dask and left else nullcontext() as client:
@@ -287,7 +294,7 @@ def run_by_jobs(
     Raises:
         ValueError: Slurm's reason to refuse, or a job did not succeed.
     """
-    left = [stage for stage in stages if not stage.is_done(out)]
+    left = left_stages(out, stages)
     stores = {stage.place for stage in left if isinstance(stage, CollectionStage)}
     with ExitStack() as alone:
         for store in stores:

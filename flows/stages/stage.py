@@ -4,7 +4,8 @@ There are three kinds: a collection, a stage of a plan, and a whole command's wo
 key leaves a record,
 
     <out>/stages/<name>.json   the key of the plan that it was done for, start and seconds of
-                               every run, the error of the last one
+                               every run, the error of the last one, and of the stages that it
+                               comes after the starts of the runs whose results it has
 
 `run_side_by_side` does stages in processes of this machine: those that wait for no other one run
 side by side.
@@ -70,7 +71,7 @@ class Stage(ABC):
     @property
     def file_name(self) -> str:
         """The name for files and folders."""
-        return self.name.replace(" ", "-")
+        return _file_name(self.name)
 
     @abstractmethod
     def is_done(self, out: Path) -> bool:
@@ -115,17 +116,25 @@ class CollectionStage(Stage):
 class RecordedStage(Stage):
     """A stage of a plan: done when its record names the present key and its outputs exist.
 
+    A stage before it that has run again since undoes it, unless it only `waits`. Records of earlier
+    versions do not tell.
+
     Attributes:
         run: the work.
+        waits: whether it reads nothing of the stages in `after`, only runs after them.
     """
 
     _: KW_ONLY
     run: Callable[[Reporter], object]
+    waits: bool = False
 
     def is_done(self, out: Path) -> bool:
         """See `Stage`; ValueError for a damaged record."""
-        state = _read_state(out, self)
-        return state.key == self.key and all(path.exists() for path in self.outputs)
+        state = _read_state(out, self.name)
+        if state.key != self.key or not all(path.exists() for path in self.outputs):
+            return False
+        known = [] if self.waits else [name for name in self.after if name in state.after]
+        return all(_last_run(out, name) == state.after[name] for name in known)
 
     def work(self, reporter: Reporter, collector: Collector) -> object:
         """See `Stage`; nothing is collected."""
@@ -175,6 +184,16 @@ def ready_stages(left: Sequence[Stage]) -> list[Stage]:
     """Stages that wait for none of the others that are left."""
     names = {stage.name for stage in left}
     return [stage for stage in left if names.isdisjoint(stage.after)]
+
+
+def left_stages(out: Path, stages: Sequence[Stage]) -> list[Stage]:
+    """Stages that are not done, and those that read the results of one that is left."""
+    left: dict[str, Stage] = {}
+    for stage in stages:
+        reads = isinstance(stage, RecordedStage) and not stage.waits
+        if (reads and not left.keys().isdisjoint(stage.after)) or not stage.is_done(out):
+            left[stage.name] = stage
+    return [*left.values()]
 
 
 def find_stage(stages: Sequence[Stage], name: str) -> Stage:
@@ -241,7 +260,7 @@ def stage_seconds(out: Path, stages: Sequence[Stage]) -> list[dict[str, Any]]:
     return [
         {"stage": stage.name, **vars(run)}
         for stage in stages
-        for run in _read_state(out, stage).runs
+        for run in _read_state(out, stage.name).runs
     ]
 
 
@@ -258,12 +277,12 @@ def seconds_in_all(runs: Sequence[Mapping[str, Any]]) -> float:
 
 def stage_error(out: Path, stage: Stage) -> str:
     """The error that a stage's last run ended with; "" for none."""
-    return _read_state(out, stage).error
+    return _read_state(out, stage.name).error
 
 
 def stage_runs(out: Path, stage: Stage) -> int:
     """How many runs of a stage ended and wrote it down; a killed process writes nothing."""
-    return len((read_record(_record(out, stage)) or {}).get("runs", []))
+    return len((read_record(_record(out, stage.name)) or {}).get("runs", []))
 
 
 def prepare_records(out: Path) -> None:
@@ -286,23 +305,36 @@ class _StageState:
     key: str | None = None
     runs: tuple[_StageRun, ...] = ()
     error: str = ""
+    after: Mapping[str, float | None] = field(default_factory=dict)
+    """Name of a stage before it -> `_last_run` of that stage."""
 
 
-def _record(out: Path, stage: Stage) -> Path:
-    return join_inside(out / "stages", f"{stage.file_name}.json")
+def _file_name(name: str) -> str:
+    return name.replace(" ", "-")
 
 
-def _read_state(out: Path, stage: Stage) -> _StageState:
-    """A stage's file; ValueError if it is damaged."""
-    path = _record(out, stage)
+def _record(out: Path, name: str) -> Path:
+    return join_inside(out / "stages", f"{_file_name(name)}.json")
+
+
+def _read_state(out: Path, name: str) -> _StageState:
+    """The file of a stage; ValueError if it is damaged."""
+    path = _record(out, name)
     return read_fields(_StageState, read_record(path) or {}, path)
+
+
+def _last_run(out: Path, name: str) -> float | None:
+    """When the last run of a stage began; None where there is none."""
+    runs = _read_state(out, name).runs
+    return runs[-1].started if runs else None
 
 
 @contextmanager
 def _recorded(out: Path, stage: Stage) -> Iterator[None]:
     started = time.monotonic()
-    path = _record(out, stage)
-    before = _read_state(out, stage)
+    path = _record(out, stage.name)
+    before = _read_state(out, stage.name)
+    after = {name: _last_run(out, name) for name in stage.after}
     done = False
     fault = ""
     try:
@@ -322,7 +354,7 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             began = round(file_system_time(path.parent) - seconds, 3)
             runs = (*before.runs, _StageRun(began, seconds))
-            write_record(path, _StageState(stage.key if done else None, runs, fault))
+            write_record(path, _StageState(stage.key if done else None, runs, fault, after))
 
 
 # Stages side by side in processes of this machine.
@@ -352,9 +384,8 @@ def run_side_by_side(
         ValueError: what a stage raises, with its name, or a process that ended early.
     """
     processes = processes or usable_cores()
-    left = [stage for stage in stages if not stage.is_done(out)]
-    with at_work(out, left):
-        while left := [stage for stage in stages if not stage.is_done(out)]:
+    with at_work(out, left_stages(out, stages)):
+        while left := left_stages(out, stages):
             count = min(processes, len(left))
             if count > 1 and not any(isinstance(stage, CollectionStage) for stage in left):
                 work = partial(_share_work, out, stages, workers, gpu_share)
@@ -408,7 +439,7 @@ def _share_work(
 ) -> None:
     """Do stages of these names until none is left; each is done by the process that locks it."""
     group = [stage for stage in stages if stage.name in names]
-    while left := [stage for stage in group if not stage.is_done(out)]:
+    while left := left_stages(out, group):
         for stage in ready_stages(left):
             with _alone(out, stage, gpu_share) as alone:
                 if alone:

@@ -14,7 +14,7 @@ from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 # Settings that may change when a run is resumed; they change results by rounding at most, but for
 # those of NOISE where a network or an objective draws random numbers in training.
 NOISE = ("device", "accumulate")
-_FREE_TO_CHANGE = ("threads", "checkpoint_every", "keep_every", "compile", *NOISE)
+FREE_TO_CHANGE = ("threads", "checkpoint_every", "keep_every", "compile", *NOISE)
 OF_POLICY = (
     "model",
     "model_overrides",
@@ -232,7 +232,7 @@ class TrainConfig:
         """
         mine = self.to_json()
         recorded = {**TrainConfig().to_json(), **recorded}
-        names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
+        names = (mine.keys() | recorded.keys()) - set(FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))
 
     def beside(self, recorded: Mapping[str, Any], name: str) -> str:

@@ -274,9 +274,11 @@ def _by_processes(
 
 def _say_stages(work: CommandWork, reporter: Reporter) -> None:
     """Say which stages of work on this machine are planned, and which are done."""
+    from gaitforge.flows.stages.stage import left_stages
+
     stages = work.stages
-    done = [stage.name for stage in stages if stage.is_done(work.out)]
-    left = [stage.name for stage in stages if stage.name not in done]
+    left = [stage.name for stage in left_stages(work.out, stages)]
+    done = [stage.name for stage in stages if stage.name not in left]
     if left:
         about = f", about {_minutes(work.seconds, left)} min here" if work.seconds else ""
         reporter.say(f"{len(stages)} stages{about}: {listed(stage.name for stage in stages)}")

@@ -128,7 +128,9 @@ class MeasurementPlan(StagedPlan):
             path = _path(out, name, point)
             run = partial(_measure, self, name, point, path)
             after = (stages[-1].name,) if timed and stages else ()
-            stages.append(RecordedStage(title, key, run=run, outputs=(path,), after=after))
+            stages.append(
+                RecordedStage(title, key, run=run, outputs=(path,), after=after, waits=True)
+            )
         return stages
 
     def summary(self, out: Path) -> dict[str, Any]:

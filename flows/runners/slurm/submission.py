@@ -19,7 +19,7 @@ from gaitforge.flows.runners.slurm.commands import Limits, TooManyJobs, Waits, j
 from gaitforge.flows.runners.slurm.drafts import Collected, Draft, collected, estimates
 from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings
-from gaitforge.flows.stages.stage import CollectionStage, Stage, ready_stages
+from gaitforge.flows.stages.stage import CollectionStage, Stage, left_stages, ready_stages
 
 
 def submit_stages(
@@ -137,7 +137,7 @@ class _Submission:
 
     def _submit(self, room: int | None) -> None:
         live = {} if self.settings.dry_run else live_jobs(self.out, self.stages)
-        left = [stage for stage in self.stages if not stage.is_done(self.out)]
+        left = left_stages(self.out, self.stages)
         for stage in left:
             self._by_stage[stage.name] = [_awaited(job, stage) for job in live.get(stage.name, [])]
         wanted = [stage for stage in left if self.only is None or stage.name == self.only.name]
