@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, amount, disk_failures, failures, listed
 from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.hashing import hashed
 from gaitforge.datasets.catalog import summaries
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.edit_log import changed_columns
@@ -41,30 +42,6 @@ from gaitforge.datasets.schema import (
 )
 from gaitforge.datasets.storage.parts import row_runs
 from gaitforge.datasets.storage.store import PartStore
-
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-
-
-def hashed(*keys: int | np.ndarray) -> np.ndarray:
-    """Uniform uint64 from integer keys; arrays broadcast, and the order of the keys matters.
-
-    Chains SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-    """
-    state = np.zeros((), np.uint64)
-    with np.errstate(over="ignore"):
-        for key in keys:
-            state = _splitmix(state ^ _splitmix(np.asarray(key).astype(np.uint64)))
-    return state
-
-
-def _splitmix(value: np.ndarray) -> np.ndarray:
-    mixed = value + _GAMMA
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
-    return mixed ^ (mixed >> np.uint64(31))
-
 
 _SPLIT = 4
 _OF_ACTIONS = ("schema", "hash", "arrays_hash", "_shown")

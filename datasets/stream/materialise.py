@@ -33,6 +33,7 @@ import numpy as np
 
 from gaitforge.common import files as disk
 from gaitforge.common.errors import DatasetError, disk_failures, listed
+from gaitforge.common.hashing import hashed
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.schema import (
     CLEAN,
@@ -41,7 +42,7 @@ from gaitforge.datasets.schema import (
     returns_to_go,
     stores_executed,
 )
-from gaitforge.datasets.selection import EpisodeSelection, hashed
+from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.storage.parts import object_hashes
 from gaitforge.datasets.stream import pool
 from gaitforge.datasets.stream.pool import SelectionSource

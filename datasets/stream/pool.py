@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
+from gaitforge.common.hashing import hashed
 from gaitforge.datasets.schema import (
     ACTION,
     FINAL_OBS,
@@ -25,7 +26,7 @@ from gaitforge.datasets.schema import (
     endings,
     returns_to_go,
 )
-from gaitforge.datasets.selection import EpisodeSelection, Unit, hashed
+from gaitforge.datasets.selection import EpisodeSelection, Unit
 
 # The order of windows.
 ORDER_VERSION = 2

@@ -15,10 +15,10 @@ import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation, tell_executed
 from gaitforge.common.errors import names_allowed
+from gaitforge.common.hashing import hashed
 from gaitforge.common.limits import Positive, Range, Whole
 from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.schema import joined_arrays
-from gaitforge.datasets.selection import hashed
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers

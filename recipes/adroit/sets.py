@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from gaitforge.common.hashing import hashed
 from gaitforge.common.limits import Positive, Whole
 from gaitforge.datasets import Schema
 from gaitforge.datasets.schema import joined_arrays
-from gaitforge.datasets.selection import hashed
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers

@@ -18,7 +18,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -215,15 +215,20 @@ def import_source(
         else:
             remove_leftovers(address, work.origin)
             advance(importer.steps)
-        if work.left_out:
-            parts = amount(len(work.left_out), "part")
-            left_note = f"{parts} of the source stay out: the store was made without their episodes"
-            carried = replace(carried, notes=(*carried.notes, left_note))
+        carried = replace(carried, notes=(*carried.notes, *_left_out_note(work.left_out)))
         episodes, steps = _stored_counts(open_store(address), work.part_ids)
         save_selections(address, importer.selections)
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
+
+
+def _left_out_note(part_ids: Collection[str]) -> list[str]:
+    """A line about parts of a source that a store was made without, if there are any."""
+    if not part_ids:
+        return []
+    parts = amount(len(part_ids), "part")
+    return [f"{parts} of the source stay out: the store was made without their episodes"]
 
 
 class _Described(Importer):
