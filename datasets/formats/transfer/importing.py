@@ -18,7 +18,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -215,10 +215,7 @@ def import_source(
         else:
             remove_leftovers(address, work.origin)
             advance(importer.steps)
-        if work.left_out:
-            parts = amount(len(work.left_out), "part")
-            left_note = f"{parts} of the source stay out: the store was made without their episodes"
-            carried = replace(carried, notes=(*carried.notes, left_note))
+        carried = replace(carried, notes=(*carried.notes, *_left_out_note(work.left_out)))
         episodes, steps = _stored_counts(open_store(address), work.part_ids)
         save_selections(address, importer.selections)
         size = field_bytes(importer.schema.fields, steps, episodes)
@@ -458,6 +455,13 @@ class _Import:
             self.record.remember(target.path)
             _move_parts(staged, target)
             target.files.update_index()
+
+
+def _left_out_note(parts: Collection[str]) -> list[str]:
+    if not parts:
+        return []
+    size = amount(len(parts), "part")
+    return [f"{size} of the source stay out: the store was made without their episodes"]
 
 
 def _dropped_note(dropped: Mapping[int, int]) -> list[str]:
