@@ -278,7 +278,7 @@ class EpisodeSelection:
         """Episodes and outcomes by group (the schema's `group_by`), one dict per group, sorted.
 
         A dict has the group's keys and `episodes`, `steps`, `return` (mean), `success` (rate),
-        `terminated` (rate) or, of legged robots, `survival` (1 - that). `()`: one group.
+        `terminated` (rate) or, of legged robots, `survival` (1 - that). `()` is one group.
         """
         return list(self.grouped(group_by))
 
