@@ -188,9 +188,8 @@ class EpisodeSelection:
 
         By default what was chosen before, else executed ones where the schema tells them
         (`executed_place`). Rewards and next observations follow from the executed ones; the clean
-        ones are labels to imitate. The last action of an episode without `final_obs`
-        stays the stored one. A place in `obs` also names executed actions. DatasetError for
-        actions that the store does not tell.
+        ones are labels to imitate. The last action of an episode without `final_obs` is the stored
+        one. A place in `obs` also names executed actions. DatasetError for actions nothing tells.
         """
         if not actions and self.actions:
             return self
@@ -255,9 +254,8 @@ class EpisodeSelection:
     def describe(self, group_by: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Episodes and outcomes by group (the schema's `group_by`), one dict per group, sorted.
 
-        A dict has the group's keys and `episodes`, `steps`, `return` (mean), `success`
-        (rate) and of legged robots `survival` (1 - rate of terminated), of others `terminated`
-        (rate). An empty `group_by` makes one group.
+        A dict has the group's keys and `episodes`, `steps`, `return` (mean), `success` (rate),
+        `terminated` (rate) or, of legged robots, `survival` (1 - that). `()` is one group.
         """
         return list(self.grouped(group_by))
 
@@ -269,8 +267,7 @@ class EpisodeSelection:
                 is [low, high], from `low` to below `high`. 0 for a group of each number.
         """
         asked = self.store.schema.group_by if group_by is None else group_by
-        names = [self.catalog.check_column(name) for name in asked]
-        columns = list(dict.fromkeys(names))
+        columns = list(dict.fromkeys(map(self.catalog.check_column, asked)))
         return grouped_outcomes(self.catalog, self.rows, columns, self.store.schema, bins)
 
     def listing(
@@ -278,8 +275,7 @@ class EpisodeSelection:
     ) -> list[dict[str, Any]]:
         """Single episodes, one dict each: name, part, groups, level, length, return, success, fell.
 
-        At most `limit` (0: all), sorted by `sort` ("COLUMN" or "COLUMN desc"), with the columns
-        `show`.
+        At most `limit` (0: all), sorted by `sort` ("COLUMN" or "COLUMN desc"), and columns `show`.
         """
         return list(self.listed(limit, sort, show))
 
@@ -320,8 +316,7 @@ class EpisodeSelection:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
 
         An episode is on the same side in every selection; `fraction` (0..1) is met on average. One
-        that repeats another (see `ORIGINAL`) is on its side: they share seed, command and terrain.
-        So are the pieces of one episode (see `CUT_FROM`).
+        that repeats another (`ORIGINAL`) or was cut from it (`CUT_FROM`) is on its side.
         """
         if not 0.0 <= fraction <= 1.0:
             raise DatasetError(f"the held-out fraction must be in 0..1, not {fraction}")
@@ -333,11 +328,10 @@ class EpisodeSelection:
         """(E,) each episode's id, or that of the one that it repeats or was cut from."""
         originals = self.episode_ids()
         for name in (CUT_FROM, ORIGINAL):
-            if name in self.catalog.column_names:
-                ids = self.episodes(name).column(name)
-                if pa.types.is_integer(ids.type):
-                    known = ids.fill_null(-1).to_numpy()
-                    originals = np.where(known >= 0, known, originals)
+            columns = self.catalog.schema
+            if name in columns.names and pa.types.is_integer(columns.field(name).type):
+                ids = self.episodes(name).column(name).fill_null(-1).to_numpy()
+                originals = np.where(ids >= 0, ids, originals)
         return originals
 
     def episode_ids(self) -> np.ndarray:
@@ -505,8 +499,7 @@ def load_selection(
 ) -> EpisodeSelection:
     """Read a saved selection; DatasetError if it is none, or its parts are absent or changed.
 
-    Episodes that were dropped or trimmed since are refused too, or with `edited`, dropped ones are
-    left out and trimmed ones are as they are now.
+    So it is for episodes that were dropped or trimmed since, unless `edited` takes what is left.
     """
     parts, recorded = _read(path)
     with failures(os.fspath(path)):
@@ -518,9 +511,9 @@ def load_selection(
     if edited and lost:
         return loaded.with_rows(loaded.rows[shown])
     if not shown.all() or (lost and not is_same):
-        edited = "dropped" if is_same else "dropped or trimmed"
+        change = "dropped" if is_same else "dropped or trimmed"
         raise DatasetError(
-            f"{path}: {lost} of its {len(loaded)} episodes were {edited}; open the store at a tag "
+            f"{path}: {lost} of its {len(loaded)} episodes were {change}; open the store at a tag "
             "from before, or select again"
         )
     if not is_same:

@@ -71,7 +71,7 @@ def annotate(
         if name in catalog.column_names and (has := catalog.schema.field(name).type) != kind:
             if not (pa.types.is_floating(has) and kind == pa.int64()):
                 raise DatasetError(f"column {name} has type {has}, and {value!r} has type {kind}")
-            if abs(value) > EXACT_INTEGERS:
+            if isinstance(value, int) and abs(value) > EXACT_INTEGERS:
                 raise DatasetError(
                     f"column {name} has type {has}, which holds whole numbers of up to 2**53 only, "
                     f"not {value}"

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -279,17 +279,18 @@ class PartStore:
     def _agreeing(self, table: pa.Table) -> Iterator[None]:
         """Check a new part's columns and hold the right to add them; DatasetError if they differ.
 
-        Columns that this process has committed before agree without a check, unless a part with
-        floats may have come in between and whole numbers do not fit these.
+        Columns that the store has need no lock, unless they hold whole numbers that a column of
+        floats, which another part may add meanwhile, could not hold.
         """
         free = [name for name in table.column_names if name not in REQUIRED_COLUMNS]
-        kinds = [column_kind(table, name) for name in free]
-        if table.schema == self._agreed and LARGE not in kinds:
-            yield
-            return
-        with self.columns_lock():
-            with failures(f"store {self.address}"):
-                check_agreement(self.catalog(), table)
+        is_known = LARGE not in [column_kind(table, name) for name in free]
+        if is_known and table.schema != self._agreed:
+            present = _types(self.catalog().schema)
+            is_known = _types(table.schema).items() <= present.items()
+        with nullcontext() if is_known else self.columns_lock():
+            if not is_known:
+                with failures(f"store {self.address}"):
+                    check_agreement(self.catalog(), table)
             yield
         self._agreed = table.schema
 
@@ -476,6 +477,10 @@ def _dataset_hash(schema: Schema, manifests: Iterable[Manifest], edits: Sequence
         return collected
     content = [collected, *(edit.digest for edit in edits)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
+def _types(columns: pa.Schema) -> dict[str, pa.DataType]:
+    return dict(zip(columns.names, columns.types, strict=True))
 
 
 def _is_there(root: Path) -> bool:

@@ -15,12 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from gaitforge.common.errors import amount, listed
-from gaitforge.datasets import Selection, Store
+from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.catalog import json_sha256
 from gaitforge.datasets.catalog.episodes import glossary
 from gaitforge.datasets.layout import CATALOG, EDITS, PARTS
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.datasets.storage.integrity import used_stems
+from gaitforge.datasets.storage.store import PartStore
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
 # The context of the specification's version 1.0: short names of its terms, and of schema.org's.
@@ -113,7 +114,7 @@ def croissant(selection: Selection, condition: str = "") -> dict[str, Any]:
     return record
 
 
-def _used_files(store: Store, before: str, after: str) -> str | list[str]:
+def _used_files(store: PartStore, before: str, after: str) -> str | list[str]:
     """A pattern of the parts' files; one for each, where some were replaced by merged ones."""
     stems = used_stems(store)
     if len(stems) == len(store.files.stamps()):

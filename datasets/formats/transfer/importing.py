@@ -465,6 +465,13 @@ class _Import:
             target.files.update_index()
 
 
+def _left_out_note(parts: Collection[str]) -> list[str]:
+    if not parts:
+        return []
+    size = amount(len(parts), "part")
+    return [f"{size} of the source stay out: the store was made without their episodes"]
+
+
 def _dropped_note(dropped: Mapping[int, int]) -> list[str]:
     if not dropped:
         return []

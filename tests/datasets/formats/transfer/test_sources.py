@@ -146,7 +146,7 @@ def test_an_import_does_not_bring_back_what_a_new_store_was_made_without(
     halves = {"a": present.where(f"episode = {ids[1]}"), "b": present.where(f"episode > {ids[1]}")}
     sides = [open_store(path) for path in save_split(halves, tmp_path / "sides", {}).values()]
     again = open_store(apply_edits(sides[1], tmp_path / "again.zarr"))
-    both = open_store(merge_stores(*sides, tmp_path / "both.zarr"))
+    both = open_store(merge_stores(sides[0], sides[1], tmp_path / "both.zarr"))
     for made in (applied, cut, *sides, again, both):
         hashed = made.info().hash
         report = import_source(NAME, source, made.path)
