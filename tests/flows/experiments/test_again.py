@@ -117,7 +117,7 @@ def test_steps_grow_with_the_episodes_of_a_round_but_a_time_does_not(
     train_s: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_gym_store(tmp_path / "hopper.zarr")
-    parts = open_store(path).parts()
+    parts = tuple(open_store(path).parts())
     corrections = Corrections(driver={**MLP, **STEPS})
     plan = replace(PLAN, corrections=corrections, select=SelectPlan(parts=parts[:1]))
     plan = replace(plan, train_s=train_s)
