@@ -119,7 +119,7 @@ compare {store} --out {new} --seeds one | 'one' is not a list like 0,2,5-9
 compare {store} --out {new} --steps 0 | at least 1, not '0'
 compare {store} --out {new} --suite huge | unknown preset 'huge'
 compare {store} --out {new} --set learners={ | setting 'learners' needs JSON
-compare {store} --out {new} --set settings.split_seed=null | a split_seed
+compare {store} --out {new} --set settings.split_seed=null | one split_seed
 run {file} --out {new} | is not the plan of an experiment
 run huge --out {new} | unknown preset 'huge'; allowed: demo
 run demo | needs --out
