@@ -280,19 +280,27 @@ class PartStore:
         """Check a new part's columns and hold the right to add them; DatasetError if they differ.
 
         Columns that the store has need no lock, unless they hold whole numbers that a column of
-        floats, which another part may add meanwhile, could not hold.
+        floats, which another part may add meanwhile, could not hold. Beside a part whose catalog
+        file is damaged nothing can be compared, and a collection goes on as well.
         """
         free = [name for name in table.column_names if name not in REQUIRED_COLUMNS]
         is_known = LARGE not in [column_kind(table, name) for name in free]
         if is_known and table.schema != self._agreed:
-            present = _types(self.catalog().schema)
+            catalog = self._undamaged_catalog()
+            present = _types(catalog.schema) if catalog else {}
             is_known = _types(table.schema).items() <= present.items()
         with nullcontext() if is_known else self.columns_lock():
-            if not is_known:
+            if not is_known and (catalog := self._undamaged_catalog()):
                 with failures(f"store {self.address}"):
-                    check_agreement(self.catalog(), table)
+                    check_agreement(catalog, table)
             yield
         self._agreed = table.schema
+
+    def _undamaged_catalog(self) -> Catalog | None:
+        try:
+            return self.catalog()
+        except DatasetError:
+            return None
 
     def columns_lock(self) -> AbstractContextManager[bool]:
         """Hold the right to add parts with other columns than the present ones."""

@@ -207,7 +207,7 @@ def with_references(
     def return_of(name: str, policy: str) -> float:
         source = replace(plan.source(policy), name=name)
         path = folder / f"{name}.json"
-        return evaluate_policy(source, plan.comparable(source), reporter, path).return_
+        return evaluate_policy(source, plan.undriven(), reporter, path).return_
 
     best = expert or plan.expert
     zero = return_of(plan.baseline, plan.baseline) if plan.baseline else 0.0

@@ -249,10 +249,14 @@ class EvaluationPlan(ABC):
         """The policy that collected most of the episodes, where known; else one that scores 100."""
         return self.scoring_expert(selection) or self.expert
 
-    def comparable(self, source: PolicySource) -> Self:
-        """The plan for other policies on the same episodes, without a trained policy's settings."""
+    def undriven(self) -> Self:
+        """The plan without settings of how a trained policy is driven."""
         usual = {field.name: field.default for field in fields(EvaluationPlan)}
         return replace(self, **{name: usual[name] for name in OF_THE_POLICY})
+
+    def comparable(self, source: PolicySource) -> Self:
+        """The plan for other policies on the same episodes, without a trained policy's settings."""
+        return self.undriven()
 
     def usual_expert(self) -> str:
         """The expert that a policy is compared with where its record names none."""
