@@ -211,12 +211,15 @@ def test_a_folder_has_any_name(web: Served, name: str) -> None:
     np.testing.assert_array_equal(rows, open_store(web.folder / name).select().read("obs"))
 
 
+@pytest.mark.parametrize(("most", "is_kept"), [(1_100, True), (1_099, False)])
 def test_objects_that_another_process_removes_are_not_counted(
-    web: Served, monkeypatch: pytest.MonkeyPatch
+    most: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_store(f"{web.address}/{NAME}").select().read("obs")
-    monkeypatch.setattr(
-        "gaitforge.plugins.exchange.web.cache._objects",
-        lambda: iter([web.folder / NAME / "zarr.json", web.folder / "gone"]),
-    )
-    CacheBound().fetched(1)
+    kept = tmp_path / "kept"
+    kept.write_bytes(bytes(1_000))
+    os.utime(kept, (0, 0))  # unused for long
+    cache = "gaitforge.plugins.exchange.web.cache"
+    monkeypatch.setattr(f"{cache}._objects", lambda: iter([tmp_path / "gone", kept]))
+    monkeypatch.setattr(f"{cache}.most_bytes", lambda: most)
+    CacheBound().fetched(100)
+    assert kept.exists() == is_kept
