@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.common.errors import amount
 
 
 @dataclass
@@ -88,8 +89,8 @@ def actions_of(
     if len(shape) != 2 or shape[0] != rows or (width is not None and shape[1] != width):
         name = getattr(policy, "name", type(policy).__name__)
         raise ValueError(
-            f"policy {name} gave actions of shape {shape} for {rows} robots; needed are "
-            f"{rows} rows" + ("" if width is None else f" of {width} numbers")
+            f"policy {name} gave actions of shape {shape} for {amount(rows, 'robot')}; needed: "
+            f"{amount(rows, 'row')}{'' if width is None else f' of {width} numbers'}"
         )
     return actions
 

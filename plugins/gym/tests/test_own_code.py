@@ -285,7 +285,7 @@ class Lost(Gives):
 @pytest.mark.parametrize(
     ("name", "collected", "evaluated"),
     [
-        ("Flat", r"shape \(2,\) for 1 robots", r"shape \(2,\) for 2 robots"),
+        ("Flat", r"shape \(2,\) for 1 robot;", r"shape \(2,\) for 2 robots"),
         ("One", "", r"shape \(1, 2\) for 2 robots"),
         ("Lost", "action that is not finite", "action that is not finite"),
     ],

@@ -326,5 +326,5 @@ class OneRow(Constant):
 
 def test_actions_of_another_number_of_robots_are_refused() -> None:
     """One row would be stretched over all robots."""
-    with pytest.raises(ValueError, match=r"shape \(1, 12\) for 2 robots; needed are 2 rows of 12"):
+    with pytest.raises(ValueError, match=r"shape \(1, 12\) for 2 robots; needed: 2 rows of 12"):
         run(OneRow(0.0), SPECS[:2], robots=2)
