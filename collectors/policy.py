@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.common.errors import amount
 
 
 @dataclass
@@ -69,6 +70,29 @@ def tell_executed(policy: object, actions: np.ndarray) -> None:
     tell = getattr(policy, "executed", None)
     if tell is not None:
         tell(actions)
+
+
+def actions_of(
+    policy: "TaskPolicy | Policy", observation: Any, width: int | None = None
+) -> np.ndarray:
+    """A policy's actions (N, A) for an observation of N robots.
+
+    Args:
+        width: A, where it is known.
+
+    Raises:
+        ValueError: actions of another shape, which NumPy may stretch over the robots.
+    """
+    actions = policy.act(observation)
+    shape = np.shape(actions)
+    rows = len(observation.policy)
+    if len(shape) != 2 or shape[0] != rows or (width is not None and shape[1] != width):
+        name = getattr(policy, "name", type(policy).__name__)
+        raise ValueError(
+            f"policy {name} gave actions of shape {shape} for {amount(rows, 'robot')}; needed: "
+            f"{amount(rows, 'row')}{'' if width is None else f' of {width} numbers'}"
+        )
+    return actions
 
 
 class TaskPolicy(Protocol):

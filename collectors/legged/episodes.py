@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from gaitforge.collectors.legged.observations import NOISE_DIM
-from gaitforge.collectors.policy import Observation, Policy
+from gaitforge.collectors.policy import Observation, Policy, actions_of
 from gaitforge.collectors.robots.kinematics import command_scale
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.scenarios.randomisation import (
@@ -317,4 +317,5 @@ class Driver:
     ) -> np.ndarray:
         """(N, 12) `action`, or the policy's where it drives at the episodes' `step` (N,)."""
         driven = self._driven[self._rows, np.minimum(step, EPISODE_STEPS - 1)]
-        return np.where(driven[:, None], self._policy.act(observation), action)
+        own_action = actions_of(self._policy, observation, N_JOINTS)
+        return np.where(driven[:, None], own_action, action)

@@ -15,7 +15,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import Driver, EpisodeDraws, EpisodeSpec
 from gaitforge.collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
 from gaitforge.collectors.physics.interface import PhysicsState
-from gaitforge.collectors.policy import Observation, Policy
+from gaitforge.collectors.policy import Observation, Policy, actions_of
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.schedules import CONSTANT, check_manoeuvres, fitting
 from gaitforge.collectors.scenarios.skills import SKILLS, S, matching_cells
@@ -139,7 +139,7 @@ def run_episodes(
     slots.fill(np.arange(env.num_robots))
     observation = env.observe()
     while slots.running.any():
-        action = executed = policy.act(observation)
+        action = executed = actions_of(policy, observation, N_JOINTS)
         if driver is not None:
             executed = driver.replaced(action, observation, env.step_count)
         executed = executed + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))

@@ -9,8 +9,8 @@ The descriptor is a robot's body in numbers, a further input of policies that dr
 
 import hashlib
 import json
+import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ import numpy as np
 from gaitforge.collectors.rotations import wrapped
 from gaitforge.collectors.timing import GRAVITY_MS2
 from gaitforge.common.errors import DatasetError, failures, names_allowed
-from gaitforge.common.files import fsync_tree, join_inside
+from gaitforge.common.files import join_inside, write_bytes_durably
 from gaitforge.datasets.schema import consecutive_slices
 
 # Robot cards.
@@ -250,12 +250,15 @@ def absolute_robot(robot: str) -> str:
 def load_robots(robot: str) -> list[RobotCard]:
     """Robots by name or path, separated by commas; a folder of robots' folders stands for them all.
 
-    RobotError as `load_robot`.
+    RobotError as `load_robot`, and for two robots of one name: data know robots by name.
     """
-    robots = []
+    robots: list[RobotCard] = []
     for name in robot.split(","):
         folders = [] if name in list_robots() else _family(name)
         robots += [load_robot(str(folder)) for folder in folders] or [load_robot(name)]
+    names = [card.name for card in robots]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RobotError(f"robot {', '.join(twice)} is named more than once")
     return robots
 
 
@@ -465,8 +468,8 @@ def robots_attribute(robots: Sequence[RobotCard]) -> dict[str, dict[str, Any]]:
 def stored_robot(attributes: Mapping[str, Any], name: str) -> RobotCard:
     """The robot of a store by name: shipped, or from the schema's attributes.
 
-    The MJCF of the latter is written to a temporary folder whose name depends on the content alone.
-    RobotError if it is neither.
+    The latter is written to a temporary folder of the user, whose name follows from the content.
+    RobotError if it is neither, or cannot be written.
     """
     record = attributes.get(ROBOTS, {}).get(name)
     if not record:
@@ -476,21 +479,17 @@ def stored_robot(attributes: Mapping[str, Any], name: str) -> RobotCard:
         mjcf = str(record["mjcf"])
     except (TypeError, KeyError):
         raise RobotError(f"the store's robot '{name}' lacks its card or MJCF") from None
-    text = json.dumps(card, sort_keys=True)
-    digest = hashlib.sha256(f"{text}\n{mjcf}".encode()).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"gaitforge-robot-{digest[:32]}"
-    if not folder.exists():
-        making = Path(tempfile.mkdtemp(prefix="gaitforge-robot-"))
-        try:
-            (making / CARD_FILE).write_text(text, encoding="utf-8")
-            (making / card["mjcf"]).write_text(mjcf, encoding="utf-8")
-            fsync_tree(making)
-            making.rename(folder)
-        except OSError:  # another process was first
-            if not folder.exists():
-                raise
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
+    files = {CARD_FILE: json.dumps(card, sort_keys=True), card["mjcf"]: mjcf}
+    digest = hashlib.sha256("\n".join(files.values()).encode()).hexdigest()
+    folder = Path(tempfile.gettempdir()) / f"gaitforge-robot-{os.getuid()}-{digest[:32]}"
+    with failures(f"robot '{name}' cannot be written to {folder}", OSError, error=RobotError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():
+            raise RobotError(f"{folder} belongs to another user; remove it, or set TMPDIR")
+        for file, text in files.items():
+            path = folder / file
+            if not path.is_file() or path.read_bytes() != text.encode():
+                write_bytes_durably(path, text.encode())
     return load_robot(str(folder))
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from math import exp, floor, isfinite, log
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from zlib import crc32
 
 import numpy as np
@@ -142,6 +142,7 @@ DEFAULT_NAME = "default"
 HEAVY = "heavy"
 """Presets. In place of a distribution `none` is the quantity's nominal value."""
 PRESET = "preset"
+Value = TypeVar("Value")
 Written = Mapping[str, str | float]
 """A randomisation as plans hold it, see `Randomisation.parsed`."""
 
@@ -351,7 +352,16 @@ DEFAULT = Randomisation({})
 def expanded(values: Mapping[str, object]) -> dict[str, object]:
     """A randomisation as it is written, with the entries of its `preset` in place of that."""
     entries = {name: value for name, value in values.items() if name != PRESET}
-    return (_preset(str(values[PRESET])) if PRESET in values else {}) | entries
+    return changed_by(_preset(str(values[PRESET])) if PRESET in values else {}, entries)
+
+
+def changed_by(written: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
+    """A randomisation as it is written, with changes.
+
+    A quantity's change counts for all its draws, also for those that are written one by one.
+    """
+    chosen = {DRAW_NAMES[index] for name in changes for index in GROUPS.get(name, ())}
+    return {name: value for name, value in written.items() if name not in chosen} | dict(changes)
 
 
 def _preset(name: str) -> dict[str, object]:

@@ -12,7 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
-from gaitforge.collectors.policy import StoredObservation, TaskPolicy, tell_executed
+from gaitforge.collectors.policy import (
+    StoredObservation,
+    TaskPolicy,
+    actions_of,
+    tell_executed,
+)
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 
 _NOISE_STREAM = 0x6A7
@@ -170,7 +175,8 @@ def evaluate(
     start(range(len(batch)))
     while running:
         ids = sorted(running)
-        actions = batch.executed(np.clip(policy.act(batch.observation), -1.0, 1.0))
+        actions = np.clip(actions_of(policy, batch.observation), -1.0, 1.0)
+        actions = batch.executed(actions)
         tell_executed(policy, actions)
         step = batch.step(ids, actions[ids])
         ended = []

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from gaitforge.collectors.policy import StoredObservation, tell_executed
+from gaitforge.collectors.policy import StoredObservation, actions_of, tell_executed
 from gaitforge.common.errors import names_allowed
 from gaitforge.common.hashing import hashed
 from gaitforge.common.limits import Positive, Range, Whole
@@ -97,7 +97,7 @@ class DrawnPolicy:
         self, observation: StoredObservation, rng: np.random.Generator
     ) -> tuple[np.ndarray, float]:
         """See `DrawingPolicy.draw`; the density is that before clipping, 0 without noise."""
-        mean = self._mean.act(observation)[0]
+        mean = actions_of(self._mean, observation)[0]
         if self._std is None:
             return np.clip(mean, -1.0, 1.0).astype(np.float32), 0.0
         noise = rng.standard_normal(len(mean), dtype=np.float32)

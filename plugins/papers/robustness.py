@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gaitforge.collectors.legged.rollout import EvaluationGrid
-from gaitforge.collectors.scenarios.randomisation import Randomisation
+from gaitforge.collectors.scenarios.randomisation import Randomisation, changed_by
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
@@ -114,7 +114,8 @@ class RobustnessPlan(StagedPlan):
                         cells = replace(grid, terrains=(terrain.name,), skills=tuple(fitting))
                         yield name, value, replace(plan, grid=cells)
                 else:
-                    changed = {**plan.randomisation, **_AT_ONCE.get(name, {}), name: str(value)}
+                    changes = {**_AT_ONCE.get(name, {}), name: str(value)}
+                    changed = changed_by(plan.randomisation, changes)
                     yield name, value, replace(plan, randomisation=changed)
 
     def with_options(self, values: Mapping[str, Any], settings: Sequence[str]) -> "RobustnessPlan":

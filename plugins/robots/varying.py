@@ -5,6 +5,7 @@ similar animals do (Alexander and Jayes, 1983), before the gains' own factors. T
 are stretched: their shapes, joints' places, masses and inertias.
 """
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from gaitforge.collectors.physics.robot_check import check_robot
 from gaitforge.collectors.robots.kinematics import LegKinematics, standing_height_m
 from gaitforge.collectors.robots.robot import (
     CARD_FILE,
+    CARD_KEYS,
     JOINTS_PER_LEG,
     N_LEGS,
     RobotCard,
@@ -58,21 +60,47 @@ def vary_robots(
 ) -> list[RobotCard]:
     """Write the first `count` bodies of a robot's family into folders in `out`; skip existing ones.
 
-    RobotError for a folder that holds another robot.
+    RobotError for a folder that holds another robot, or a body of the robot as it was before.
     """
     check_outside_stores(out).mkdir(parents=True, exist_ok=True)
     bodies = []
     for index in range(count):
         name = body_name(robot, seed, index)
         folder = out / name
-        if not folder.exists():
-            vary_robot(robot, seed, index, folder)
-        body = load_robot(str(folder))
-        if body.name != name:
-            raise RobotError(f"the folder {folder} holds the robot '{body.name}', not '{name}'")
+        if folder.exists():
+            body = load_robot(str(folder))
+            if body.name != name:
+                raise RobotError(f"the folder {folder} holds the robot '{body.name}', not '{name}'")
+            _check_up_to_date(robot, seed, index, body)
+        else:
+            body = vary_robot(robot, seed, index, folder)
         bodies.append(body)
         progress()
     return bodies
+
+
+def _check_up_to_date(robot: RobotCard, seed: int, index: int, body: RobotCard) -> None:
+    """RobotError unless `body`, which was written before, follows from the robot as it is now.
+
+    Its card is written again with its factors, and compared.
+    """
+    factors = {name: ends[0] for name, ends in body.variation.items()}
+    drawn = (draw_factors(robot, seed, index, attempt) for attempt in range(MAX_ATTEMPTS))
+    if factors in drawn:
+        with tempfile.TemporaryDirectory(prefix="gaitforge-vary-") as folder:
+            again = write_varied(robot, factors, body.name, Path(folder))
+        if np.allclose(_card_numbers(again), _card_numbers(body), rtol=1e-6, atol=1e-9):
+            return
+    raise RobotError(
+        f"the folder {body.path.parent} holds a body of another '{robot.name}': its card, MJCF or "
+        "ranges have changed since; choose another --out"
+    )
+
+
+def _card_numbers(robot: RobotCard) -> np.ndarray:
+    """All numbers of a card, one after the other."""
+    values = (np.asarray(getattr(robot, key)) for key in CARD_KEYS if key != "mjcf")
+    return np.concatenate([value.ravel() for value in values if value.dtype.kind == "f"])
 
 
 def body_name(robot: RobotCard, seed: int, index: int) -> str:

@@ -17,7 +17,12 @@ from gaitforge.collectors.legged.replaying import (
     stored_episodes,
 )
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, expanded
+from gaitforge.collectors.scenarios.randomisation import (
+    Randomisation,
+    Written,
+    changed_by,
+    expanded,
+)
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection, open_store
@@ -108,7 +113,7 @@ class CounterfactualPlan(CollectionPlan):
                     plan = recorded_plan(record)
                 if isinstance(plan, LeggedPlan):
                     plan.listed_with(parts[0])
-                    draws = {**plan.randomisation, **self.randomisation}
+                    draws = changed_by(plan.randomisation, self.randomisation)
                     if self.actions or self.policy:  # it drives alone
                         plan = _of_an_expert(plan)
                     plans |= dict.fromkeys(parts, replace(plan, randomisation=draws))

@@ -60,8 +60,13 @@ def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
     if unnamed:
         raise robot.wrong(f"{file} has joints that the card does not name: {', '.join(unnamed)}")
     for name in robot.joint_names:
-        if model.joint(name).type[0] != mujoco.mjtJoint.mjJNT_HINGE:
+        joint = model.joint(name)
+        if joint.type[0] != mujoco.mjtJoint.mjJNT_HINGE:
             raise robot.wrong(f"{name} has to be a hinge")
+        for what in ("damping", "armature", "frictionloss"):
+            value = float(getattr(model, f"dof_{what}")[joint.dofadr[0]])
+            if value < 0:
+                raise robot.wrong(f"the {what} of {name} in {file} is {value:g}, below 0")
 
 
 def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:

@@ -102,17 +102,24 @@ class TaskBatch:
         """Executed actions (..., A): scores of a discrete action become 1 (chosen) and -1.
 
         Raises:
-            ValueError: actions of another size.
+            ValueError: actions of another size, or that are not finite.
         """
         if actions.shape[-1] != self.act_dim:
             raise ValueError(
                 f"{self.task.env_id} takes actions of size {self.act_dim}, the policy gave "
                 f"{actions.shape[-1]}"
             )
+        self._check_finite(actions)
         return actions if self._code is None else self._code.executed(actions)
 
+    def _check_finite(self, actions: np.ndarray) -> None:
+        """Raise ValueError for NaN: of NaN scores the first choice would be taken."""
+        if not np.isfinite(actions).all():
+            raise ValueError(f"{self.task.env_id}: the policy gave an action that is not finite")
+
     def step(self, ids: Sequence[int], actions: np.ndarray) -> BatchStep:
-        """One control step of the environments `ids` with actions (n, A) in [-1, 1]."""
+        """One control step of the environments `ids` with finite actions (n, A) in [-1, 1]."""
+        self._check_finite(actions)
         count = len(ids)
         result = BatchStep(
             np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(4))

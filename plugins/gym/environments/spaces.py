@@ -40,6 +40,9 @@ class Part:
         for key in self.path:
             seen = seen[key]
         if self.one_hot is not None:
+            # A number below the first one would mark the last.
+            if not self.space.contains(np.asarray(seen).astype(self.space.dtype)):
+                raise ValueError(f"{self.name} is {seen}, which is not in its space {self.space}")
             return self.one_hot(self.space, seen).astype(np.float32)
         values = np.asarray(seen, np.float32)
         if values.shape != self.space.shape:

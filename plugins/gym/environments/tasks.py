@@ -201,10 +201,10 @@ def _modules(env: Any, settings: EnvironmentId) -> tuple[str, ...]:
 
 def _control_dt_s(env: Any) -> float:
     """Seconds of a control step: `dt`, or else one frame's; 1 where neither is known."""
-    frames_per_s = (env.metadata or {}).get("render_fps") or 1.0
     try:
+        frames_per_s = (env.metadata or {}).get("render_fps") or 1.0
         seconds = float(getattr(env.unwrapped, "dt", 1.0 / frames_per_s))
-    except (TypeError, ValueError):
+    except Exception:  # of whatever kind: it is others' code
         return 1.0
     return seconds if isfinite(seconds) and seconds > 0 else 1.0
 

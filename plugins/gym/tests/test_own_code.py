@@ -256,6 +256,70 @@ def test_a_drawn_episode_tells_rewards_and_executed_actions() -> None:
             np.testing.assert_array_equal(policy.told, episode.action)
 
 
+SHAPES = """
+import numpy as np
+
+class Gives:
+    parameters = 0
+
+    def __init__(self, environments):
+        self.environments = environments
+
+    def reset(self, ids):
+        pass
+
+class Flat(Gives):
+    def act(self, observation):
+        return np.zeros(2, np.float32)
+
+class One(Gives):
+    def act(self, observation):
+        return np.zeros((1, 2), np.float32)
+
+class Lost(Gives):
+    def act(self, observation):
+        return np.full((len(observation.policy), 2), np.nan, np.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "collected", "evaluated"),
+    [
+        ("Flat", r"shape \(2,\) for 1 robot;", r"shape \(2,\) for 2 robots"),
+        ("One", "", r"shape \(1, 2\) for 2 robots"),
+        ("Lost", "action that is not finite", "action that is not finite"),
+    ],
+)
+def test_a_policy_of_other_shapes_or_without_numbers_is_refused(
+    here: Path, name: str, collected: str, evaluated: str
+) -> None:
+    """Of scores that are no numbers the first choice would be taken."""
+    (here / "shapes_of_policies.py").write_text(SHAPES)
+    with trusting([f"shapes_of_policies:{name}"]):
+        source = named_source(f"shapes_of_policies:{name}")
+        if collected:
+            with (
+                closing(TaskBatch(find_task("CartPole-v1"), 1)) as one,
+                pytest.raises(ValueError, match=collected),
+            ):
+                run_episode(one, DrawnPolicy(source), 0)
+        with (
+            closing(TaskBatch(find_task("CartPole-v1"), 2)) as two,
+            pytest.raises(ValueError, match=evaluated),
+        ):
+            evaluate(source.policy_class()(2), two, [0, 1])
+
+
+def test_an_environment_whose_time_step_cannot_be_read_has_steps_of_a_second(here: Path) -> None:
+    raising = "\n    @property\n    def dt(self):\n        raise RuntimeError('not yet')\n"
+    text = ENVIRONMENT.format(package="timeless") + raising
+    (here / "timeless").mkdir()
+    (here / "timeless" / "__init__.py").write_text(text)
+    (here / "timeless" / "values.py").write_text("REWARD = 1.0\n")
+    with trusting(["timeless:Still"]):
+        assert find_task("timeless:Still,max_steps=5").facts.control_dt_s == 1.0
+
+
 def test_files_that_an_environments_settings_name_are_part_of_its_version(here: Path) -> None:
     from gaitforge.common.trust import trusting
     from gaitforge.plugins.gym.environments.tasks import package_version

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gaitforge.collectors.policy import StoredObservation, TaskPolicy
+from gaitforge.collectors.policy import StoredObservation, TaskPolicy, actions_of
 from gaitforge.plugins.mocapact.humanoid.environment import TrackingEnvironment
 from gaitforge.plugins.mocapact.humanoid.observation import N_JOINTS
 
@@ -118,7 +118,7 @@ def run_episode(
     terminated = False
     while length < possible and not terminated:
         seen = StoredObservation(obs[None], np.array([reward], dtype=np.float32))
-        mean = np.clip(policy.act(seen)[0], -1.0, 1.0).astype(np.float32)
+        mean = np.clip(actions_of(policy, seen, N_JOINTS)[0], -1.0, 1.0).astype(np.float32)
         noise = rng.standard_normal(N_JOINTS, dtype=np.float32) * np.float32(spec.action_noise)
         action = np.clip(mean + noise, -1.0, 1.0)
         result = env.step(action)

@@ -232,6 +232,10 @@ def choose_pose(robot: RobotCard, poses: Sequence[Pose], notes: Notes) -> Pose:
     """
     answer = joint_values("--pose", notes.answers.pose_rad, robot.joint_names)
     if np.isfinite(answer).all():
+        knees = notes.answers.knees
+        signs = replace(robot, default_joint_pos_rad=answer).knee_signs
+        if knees is not None and signs.tolist() != list(KNEES[knees]):
+            raise notes.wrong(f"--pose bends the knees in another way than --knees {knees}")
         return "--pose", answer
     if np.isfinite(answer).any():
         raise notes.wrong("--pose has to name all joints: hip=RAD,thigh=RAD,calf=RAD")

@@ -231,7 +231,11 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
 
 def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str:
     """Write the policy's own robot if it needs one; its path in the folder, or an empty text."""
-    if layout.stiffness is None or layout.damping is None or gains == "robot":
+    if (layout.stiffness is None) != (layout.damping is None):
+        raise ValueError("stiffness and damping of a layout go together: give both or none")
+    if layout.stiffness is None and gains == "policy":
+        raise ValueError("--gains policy needs the policy's stiffness and damping in its layout")
+    if layout.stiffness is None or gains == "robot":
         return ""
     back = [layout.joints.index(joint) for joint in robot.joint_names if joint in layout.joints]
     kp = layout.by_joint("stiffness")[back]

@@ -70,7 +70,10 @@ class OnnxNetwork:
             self._session = runtime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # ONNX Runtime has exceptions of its own for every fault
             raise ValueError(f"{path.name} cannot be read as ONNX: {_line(error)}") from None
-        first, *memory = self._session.get_inputs()
+        inputs = self._session.get_inputs()
+        if not (inputs and inputs[0].shape):
+            raise ValueError(f"{path.name} reads no rows of numbers, which an observation is")
+        first, *memory = inputs
         self._inputs = [first.name, *(node.name for node in memory)]
         outputs = [node.name for node in self._session.get_outputs()]
         after = [f"{node.name.removesuffix('_in')}_out" for node in memory]

@@ -87,6 +87,11 @@ class Term:
             raise ValueError(f"no command {min(unknown)}; allowed: {', '.join(COMMAND_NAMES)}")
         if self.history < 1 or self.resolution_m <= 0 or min(self.size_m) < 0:
             raise ValueError("history has to be at least 1, sizes above 0")
+        numbers = np.hstack([self.scale, self.at_m, self.size_m, self.resolution_m, self.offset_m])
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{self.name} needs finite numbers")
+        if self.clip is not None and not self.clip[0] <= self.clip[1]:
+            raise ValueError(f"clip of {self.name}: the low end comes first")
         if np.size(self.scale) not in (1, self.width):
             raise ValueError(f"{self.name} has {self.width} columns, not {np.size(self.scale)}")
 
@@ -147,6 +152,9 @@ class Layout:
             self.by_joint(name)
         if not self.by_joint("action_scale").all():
             raise ValueError("action_scale has to differ from 0")
+        for limit in (self.action_clip, self.observation_clip):
+            if limit is not None and not limit > 0:
+                raise ValueError("action_clip and observation_clip are magnitudes above 0")
         if self.history_by == "step" and len({term.history for term in self.terms}) > 1:
             raise ValueError("history_by step needs the same history of all terms")
 
@@ -259,7 +267,9 @@ class ImportedPolicy:
         self._steps = np.zeros(0, dtype=np.int64)
         outputs = self.first_outputs(np.zeros((1, width(layout))))
         if outputs.shape != (1, N_JOINTS):
-            raise ValueError(f"{name} gives {outputs.shape[-1]} actions, not {N_JOINTS}")
+            raise ValueError(
+                f"{name} gives actions of shape {outputs.shape} for one robot, not (1, {N_JOINTS})"
+            )
 
     @property
     def normaliser(self) -> Normaliser | None:

@@ -228,6 +228,15 @@ def test_gains_of_its_own_become_a_robot(tmp_path: Path) -> None:
     assert np.array_equal(robot.kp_nm_per_rad, GO1.kp_nm_per_rad)
 
 
+def test_gains_of_a_policy_that_tells_none_are_asked_for(tmp_path: Path) -> None:
+    layout = tmp_path / "layout.yaml"
+    layout.write_text(json.dumps({"stiffness": None, "damping": None}))
+    file = write_policy(tmp_path / "policy.onnx")
+    with pytest.raises(ValueError, match="--gains policy needs the policy's stiffness and damping"):
+        import_expert(file, tmp_path / "mine", "go1", layout, gains="policy")
+    import_expert(file, tmp_path / "mine", "go1", layout)
+
+
 def test_the_hash_is_of_file_layout_and_robot(tmp_path: Path) -> None:
     hashes = set()
     weights = np.ones((WIDTH, N_JOINTS), np.float32)
@@ -253,6 +262,12 @@ def test_the_hash_is_of_file_layout_and_robot(tmp_path: Path) -> None:
         ("default_joint_pos: {.*hip_joint: 0}", "default_joint_pos has to name FR_thigh_joint"),
         ("default_joint_pos: {'*': 0}", "'*' is no regular expression"),
         ("terms: 3", "terms: a list is needed"),
+        ("terms: [{name: joint_pos, clip: [1, -1]}]", "clip of joint_pos: the low end comes first"),
+        ("terms: [{name: joint_pos, clip: [.nan, 1]}]", "clip of joint_pos: the low end"),
+        ("terms: [{name: joint_pos, scale: .nan}]", "joint_pos needs finite numbers"),
+        ("action_clip: -1", "action_clip and observation_clip are magnitudes above 0"),
+        ("observation_clip: .nan", "action_clip and observation_clip are magnitudes above 0"),
+        ("stiffness: null", "stiffness and damping of a layout go together: give both or none"),
         (TWICE, "drives the joints FR_hip_joint"),
         ("joints: [a, b]", "default_joint_pos needs 1 or 2 finite numbers"),
         ("speed: 3", "speed: "),
@@ -307,6 +322,16 @@ def test_a_network_that_cannot_be_called_is_refused_in_one_line(
     onnx.save(model, file)
     with pytest.raises(ValueError, match=r"policy\.onnx cannot read 48 numbers: "):
         import_expert(file, tmp_path / "mine", "go1")
+    number = onnx.helper.make_tensor_value_info("obs", onnx.TensorProto.FLOAT, [])
+    for inputs in ([], [number]):
+        del model.graph.input[:]
+        model.graph.input.extend(inputs)
+        del model.graph.node[:]
+        constant = onnx.numpy_helper.from_array(np.zeros((1, 12), np.float32))
+        model.graph.node.append(onnx.helper.make_node("Constant", [], ["actions"], value=constant))
+        onnx.save(model, file)
+        with pytest.raises(ValueError, match=r"policy\.onnx reads no rows of numbers"):
+            import_expert(file, tmp_path / "mine", "go1")
     torch.jit.script(Pair()).save(str(tmp_path / "policy.pt"))
     layout = tmp_path / "layout.yaml"
     layout.write_text(json.dumps(VALUES | {"terms": list(TERMS)}))

@@ -21,6 +21,9 @@ robot init words.xml --out new | words.xml: it cannot be read as XML: syntax err
 robot init page.xml --out new | page.xml: it is no MJCF or URDF: its root is <html>
 robot init still.urdf --out new | still.urdf: it has no moving joints
 robot init beast.xml --out new --limit calf=1:-1 | --limit LF_KFE=1:-1: the first has to be the
+robot init beast.xml --out new --damping hip=-1 | the damping of LF_HAA in beast.xml is -1, below 0
+robot init beast.xml --out new --armature calf=-0.1 | the armature of LF_KFE in beast.xml is -0.1
+robot init beast.xml --out new --knees outward --pose hip=0,thigh=0.7,calf=-1.4 | --pose bends the
 robot init beast.xml --out new --torque 35 | '35' is not like hip=0,thigh=0.8
 robot init beast.xml --out new --torque calf=nan | 'calf=nan' is not like hip=0
 robot init beast.xml --out new --trunk-box 0.2,0.1,-1 | is not like 0.3,0.1,0.08

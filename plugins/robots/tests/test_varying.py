@@ -11,7 +11,12 @@ from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.physics.robot_check import check_robot
 from gaitforge.collectors.robots.robot import VARIATION, RobotCard, RobotError, load_robot
 from gaitforge.collectors.timing import GRAVITY_MS2
-from gaitforge.plugins.robots.varying import draw_factors, vary_robot, write_varied
+from gaitforge.plugins.robots.varying import (
+    draw_factors,
+    vary_robot,
+    vary_robots,
+    write_varied,
+)
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1, robot_folder
 
@@ -100,6 +105,20 @@ def test_ranges_on_the_card_are_kept(tmp_path: Path) -> None:
     assert 1.1 <= min(calves) < 1.102
     assert 1.148 < max(calves) <= 1.15
     assert {len(each) for each in drawn} == {len(VARIATION)}
+
+
+def test_bodies_of_a_robot_that_changed_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    out = tmp_path / "family"
+    robot_folder(folder, {"variation": {"size": [1.0, 1.0]}})
+    first = vary_robots(load_robot(str(folder)), 0, 2, out, lambda: None)
+    again = vary_robots(load_robot(str(folder)), 0, 2, out, lambda: None)
+    assert [body.path for body in again] == [body.path for body in first]
+    stiffer = {"kp_nm_per_rad": 40.0, "variation": {"size": [1.0, 1.0]}}
+    for card in ({"variation": {"size": [1.3, 1.3]}}, stiffer):
+        robot_folder(folder, card)
+        with pytest.raises(RobotError, match="a body of another 'mine'"):
+            vary_robots(load_robot(str(folder)), 0, 2, out, lambda: None)
 
 
 @pytest.mark.parametrize(

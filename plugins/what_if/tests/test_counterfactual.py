@@ -89,6 +89,17 @@ def test_one_draw_changed_leaves_the_others_and_narrows_the_interval(
     assert not set(replace(plan, where="").part_ids()) & set(plan.part_ids())
 
 
+def test_a_changed_quantity_counts_for_draws_that_the_store_changed_one_by_one(
+    tmp_path: Path,
+) -> None:
+    grid = CollectionGrid(("flat",), ("stand",), (0,), 1, 2)
+    tilted = LeggedPlan(grid=grid, robots=2, threads=1, randomisation={"joint_offset_3_rad": "0.1"})
+    collect(tilted, tmp_path / "tilted.zarr", Silent())
+    plan = CounterfactualPlan(str(tmp_path / "tilted.zarr"), "", {"joint_offset_rad": "none"})
+    declared = plan.schema().attributes["randomisation"]
+    assert {declared[f"joint_offset_{k}_rad"]["high"] for k in range(12)} == {0}
+
+
 def test_what_was_dropped_stays_out_and_annotations_choose(source: Path, tmp_path: Path) -> None:
     copy = tmp_path / "legged.zarr"
     shutil.copytree(source, copy)

@@ -26,7 +26,7 @@ from gaitforge.collectors.legged.rollout import (
     run_episodes,
 )
 from gaitforge.collectors.physics.interface import RobotStart
-from gaitforge.collectors.policy import Policy
+from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.kinematics import COMMAND_NAMES
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, N_STANDARD
@@ -315,3 +315,16 @@ def test_evaluation_uses_held_out_episodes_and_sums_up_every_cell() -> None:
         # The legs are thrown up in one step, by 8 x 0.25 rad in 0.02 s, and then held there.
         assert measures["action_rate_p99"] <= 100.0
         assert 0.0 < measures["torque_p99"] <= ROBOT.torque_limit_nm.max() + 1e-3
+
+
+class OneRow(Constant):
+    """Gives the actions of one robot, whatever the number of robots."""
+
+    def act(self, observation: Observation) -> np.ndarray:
+        return super().act(observation)[:1]
+
+
+def test_actions_of_another_number_of_robots_are_refused() -> None:
+    """One row would be stretched over all robots."""
+    with pytest.raises(ValueError, match=r"shape \(1, 12\) for 2 robots; needed: 2 rows of 12"):
+        run(OneRow(0.0), SPECS[:2], robots=2)

@@ -168,6 +168,7 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
             "mine.xml has joints that the card does not name: wag",
         ),
         ({}, [(CALF, CALF + ' type="slide"')], "RR_calf_joint has to be a hinge"),
+        ({}, [(CALF, CALF + ' damping="-1"')], "damping of RR_calf_joint in mine.xml is -1, below"),
         ({}, [(ROLL, '<joint axis="0 0 1"')],
          "the axis of FL_hip_joint, hip of FL, is (0.000, 0.000, 1.000) in the trunk's frame; "
          "by joint_signs it has to be (1.000, 0.000, 0.000)"),

@@ -2,6 +2,7 @@
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ from gaitforge.collectors.robots.robot import (
     CARD_KEYS,
     N_JOINTS,
     N_LEGS,
+    ROBOTS,
     RobotCard,
     RobotError,
     absolute_robot,
     list_robots,
     load_robot,
+    load_robots,
+    robots_attribute,
+    stored_robot,
 )
 from gaitforge.collectors.scenarios.skills import SKILLS
 from tests.collectors.making import ROBOT, robot_of_another_shape
@@ -239,3 +244,38 @@ def test_a_card_that_cannot_be_is_refused(
     message = refusal(robot_folder(tmp_path, card))
     assert message.startswith("robot '")
     assert complaint in message
+
+
+def test_robots_of_one_name_are_refused_together(tmp_path: Path) -> None:
+    """A simulation takes the model of a row by its robot's name."""
+    for folder in ("first", "second"):
+        robot_folder(tmp_path / folder)
+    with pytest.raises(RobotError, match="robot mine is named more than once"):
+        load_robots(str(tmp_path))
+
+
+def test_a_stores_robot_is_written_again_where_its_temporary_files_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    robot = load_robot(str(robot_folder(tmp_path / "robot")))
+    attributes = {ROBOTS: robots_attribute([robot])}
+    stored = stored_robot(attributes, robot.name)
+    text = robot.mjcf_path.read_text()
+    stored.mjcf_path.write_text(text.replace('mass="', 'mass="1'))
+    assert stored_robot(attributes, robot.name).mjcf_path.read_text() == text
+    stored.mjcf_path.unlink()  # as a cleaner of temporary folders does
+    assert stored_robot(attributes, robot.name).mjcf_path.read_text() == text
+
+
+def test_a_temporary_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    robot = load_robot(str(robot_folder(tmp_path / "robot")))
+    user = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: user + 1)
+    with pytest.raises(RobotError, match="belongs to another user"):
+        stored_robot({ROBOTS: robots_attribute([robot])}, robot.name)

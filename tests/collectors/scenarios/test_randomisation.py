@@ -154,6 +154,18 @@ def test_a_randomisation_is_written_shortest_and_read_again(tmp_path: Path) -> N
     assert ice.written() == {"friction": "0.05:0.2"}
 
 
+def test_a_quantity_beside_a_preset_counts_for_the_draws_that_the_preset_has(
+    tmp_path: Path,
+) -> None:
+    preset = {"joint_offset_3_rad": "0.3", "sensor_noise_joint_vel": "2"}
+    (tmp_path / "broken.json").write_text(json.dumps(preset))
+    values = {"preset": str(tmp_path / "broken.json"), "joint_offset_rad": "none"}
+    nominal = Randomisation.parsed(values).written()
+    assert nominal == {"joint_offset_rad": "0", "sensor_noise_joint_vel": "2"}
+    single = Randomisation.parsed(values | {"joint_offset_5_rad": "0.1"})
+    assert str(single.changed["joint_offset_5_rad"]) == "0.1"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

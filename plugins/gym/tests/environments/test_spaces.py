@@ -87,6 +87,20 @@ def test_what_is_executed_is_the_same_action_in_the_space(space: Any, seed: int)
         np.testing.assert_array_equal(code(-np.ones(code.act_dim)), space.low)
 
 
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [
+        (spaces.Discrete(3), -1),
+        (spaces.MultiDiscrete([2, 2]), np.array([0, -1])),
+        (spaces.MultiBinary(2), np.array([0, 2])),
+    ],
+)
+def test_a_discrete_observation_outside_of_its_space_is_refused(space: Any, value: Any) -> None:
+    """-1 would mark the last one, of MultiDiscrete one of another number."""
+    with pytest.raises(ValueError, match=r"state is .* not in its space"):
+        Flattening(space, "env")(value)
+
+
 def test_a_large_image_is_left_out_and_two_parts_of_one_name_are_refused() -> None:
     image = spaces.Box(0, 255, (80, 80, 3), np.uint8)
     flattening = Flattening(spaces.Dict(camera=image, pose=spaces.Box(-1, 1, (2,))), "X-v0")

@@ -79,6 +79,19 @@ def test_tracking_the_reference_beats_going_limp(environment: TrackingEnvironmen
     assert limp.length < limp.possible
 
 
+class Flat(Limp):
+    """Gives one action in place of one row of actions."""
+
+    def act(self, observation: StoredObservation) -> np.ndarray:
+        return super().act(observation)[0]
+
+
+def test_an_action_in_place_of_a_row_is_refused(environment: TrackingEnvironment) -> None:
+    """Its first number would be taken for all joints."""
+    with pytest.raises(ValueError, match="for 1 robot; needed: 1 row of 56 numbers"):
+        run_episode(environment, Flat(), ClipEpisode(index=0, snippet=0, frame=0))
+
+
 @given(st.floats(-0.3, 0.3), st.sampled_from(REF_STEPS))
 def test_a_resting_reference_is_its_own_target(offset: float, look_ahead: int) -> None:
     pytest.importorskip("dm_control")
