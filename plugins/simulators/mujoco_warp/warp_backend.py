@@ -39,7 +39,8 @@ def installed_version() -> str:
 class MujocoWarpBackend(HostBackend):
     """Every robot is a world of one batch; the state is on the host between control steps.
 
-    No solver warm start crosses a control step. GAITFORGE_WARP_DEVICE names the device ("cuda:1",
+    A robot whose simulation diverges lies on its back at rest after that step, which the task ends as
+    a fall; `mujoco` raises. No solver warm start crosses a control step. GAITFORGE_WARP_DEVICE names the device ("cuda:1",
     "cpu"), by default the first GPU, else the CPU. Kernels are compiled once, into Warp's cache.
 
     Args:
@@ -72,6 +73,8 @@ class MujocoWarpBackend(HostBackend):
             raise robot.wrong(f"MuJoCo Warp cannot simulate it: {lacks}") from None
 
         self._pos, self._vel = np.tile(model.qpos0, (n, 1)), np.zeros((n, model.nv))
+        self._on_its_back = model.qpos0.copy()
+        self._on_its_back[3:7] = (0.0, 1.0, 0.0, 0.0)
         self._sensors = np.zeros((n, model.nsensordata))
         self._control = np.zeros((DECIMATION, n, N_JOINTS))
         self.state = self._read()
@@ -89,10 +92,11 @@ class MujocoWarpBackend(HostBackend):
         self._pos[:] = pos
         self._vel[:] = vel
         self._sensors[:] = sensors
-        # Diverged robots restart in the model's initial state, as in MuJoCo; NaN compares as false.
+        # Diverged robots lie on their backs, so that their episodes end as falls: an error, as
+        # MuJoCo's, would end the other thousands, too. NaN compares as false.
         state = np.concatenate([self._pos, self._vel], axis=1)
         diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)
-        self._pos[diverged] = self._nominals[0].qpos0
+        self._pos[diverged] = self._on_its_back
         self._vel[diverged] = 0.0
         self._sensors[diverged] = 0.0
         rows.sensor_origin[:] = rows.origin
