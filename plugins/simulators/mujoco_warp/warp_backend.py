@@ -39,9 +39,10 @@ def installed_version() -> str:
 class MujocoWarpBackend(HostBackend):
     """Every robot is a world of one batch; the state is on the host between control steps.
 
-    A robot whose simulation diverges lies on its back at rest after that step, which the task ends as
-    a fall; `mujoco` raises. No solver warm start crosses a control step. GAITFORGE_WARP_DEVICE names the device ("cuda:1",
-    "cpu"), by default the first GPU, else the CPU. Kernels are compiled once, into Warp's cache.
+    A robot whose simulation diverges lies on its back at rest after that step, which the task ends
+    as a fall; `mujoco` raises. No solver warm start crosses a control step. GAITFORGE_WARP_DEVICE
+    names the device ("cuda:1", "cpu"), by default the first GPU, else the CPU. Kernels are compiled
+    once, into Warp's cache.
 
     Args:
         threads: not used.
