@@ -1,7 +1,7 @@
 """Simulate stored episodes again from their seeds and executed actions, and compare every bit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -49,8 +49,12 @@ class StoredEpisode:
         return after[:, _LAST_ACTION]
 
     def spec(self, noise: bool) -> EpisodeSpec:
-        """The spec that the episode is drawn from; `noise` does not change the other draws."""
-        return EpisodeSpec.of_row(self.row, noise)
+        """The spec that the episode is drawn from; `noise` does not change the other draws.
+
+        Without noise it is for the executed actions, which have it already.
+        """
+        spec = EpisodeSpec.of_row(self.row, noise)
+        return spec if noise else replace(spec, repeated_noise=self.row.get("action_noise") or 0.0)
 
     def difference(self, again: EpisodeResult, robot: RobotCard) -> str:
         """The first difference between replay and stored episode, in words; empty if none."""

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaitforge.datasets import open_store
+from gaitforge.datasets import Schema, Store, create_store, open_store
 from gaitforge.datasets.catalog.summaries import episode_name
+from gaitforge.datasets.edits.operations import add_field
+from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Silent
+from gaitforge.pipeline.report.pictures import stored_takes
 from gaitforge.plugins.player import build
 from gaitforge.plugins.player import page as page_module
 from gaitforge.plugins.player.episodes import spread_over_returns, stored_show
@@ -71,6 +75,37 @@ def test_replayed_poses_and_curves_are_the_stored_ones(walked: Path, stub: None)
         assert len(shown["barriers"]) == {"none": 0, "bar": 1, "walls": 2}[row["passage"]]
         assert shown["row"]["seed"] == str(row["seed"])
         assert shown["row"]["friction"] == pytest.approx(row["friction"], rel=1e-5)
+
+
+def test_episodes_that_were_trimmed_or_relabelled_play_as_collected(
+    walked: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "edited.zarr"
+    shutil.copytree(walked, path)
+    collected = stored_show(open_store(path).select(), Silent())
+    open_store(path).select().trim(head=20, length=30)
+    _halve_the_reward(open_store(path))
+    selection = open_store(path).select()
+    assert set(selection.lengths.tolist()) == {30}
+    edited = stored_show(selection, Silent())
+    assert "otherwise" not in edited.note
+    assert "whole, as collected: 6 trimmed episodes" in edited.note
+    assert "Rewards are as collected" in edited.note
+    for one, other in zip(edited.episodes, collected.episodes, strict=True):
+        np.testing.assert_array_equal(one.recording.poses, other.recording.poses)
+    takes, _ = stored_takes(selection)
+    assert set(takes) == {"tilt.png", "rush.png"}
+
+
+def _halve_the_reward(store: Store) -> None:
+    """Give the store's present version half of its rewards."""
+    collected = store.as_collected()
+    half = Schema((store.schema.field("reward"),), store.schema.control_dt_s, store.schema.robot)
+    overlay = create_store(store.path / OVERLAYS / "reward-half", half)
+    [part_id] = collected.catalog.part_bounds
+    rows = collected.episodes().drop_columns(["part", "start"])
+    overlay.write_part(part_id, {"reward": collected.read("reward") / 2}, rows)
+    add_field(store, "reward-half")
 
 
 def test_a_store_that_cannot_be_replayed_is_drawn_from_its_states(
