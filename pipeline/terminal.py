@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from gaitforge.common.errors import printable
 from gaitforge.datasets.catalog.rows import Records
 from gaitforge.flows.progress import COMPILING, Advance, Reporter, Silent, leads
 
@@ -133,7 +134,7 @@ def cell(value: object) -> str:
         return _number(value)
     if isinstance(value, list) and all(isinstance(item, float) for item in value):
         return f"[{', '.join(map(cell, value))}]"
-    return json.dumps(value) if isinstance(value, list | dict) else _printable(str(value))
+    return json.dumps(value) if isinstance(value, list | dict) else printable(str(value))
 
 
 def _number(value: float) -> str:
@@ -142,13 +143,6 @@ def _number(value: float) -> str:
     if size == 0 or _SMALLEST <= size < 1000 or not math.isfinite(size):
         return f"{value + 0.0:.3f}"
     return f"{value:,.0f}" if 1000 <= size < _LARGEST else f"{value:.4g}"
-
-
-def _printable(text: str) -> str:
-    """Text in one line, in which line breaks and a terminal's control characters are escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
