@@ -42,6 +42,13 @@ def first_line(error: BaseException | str) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def printable(text: str) -> str:
+    """Text in one line, in which line breaks and a terminal's control characters are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def listed(values: Iterable[object], limit: int = 24) -> str:
     """Join `values` for a message, at most `limit` of them."""
     names = [str(value) for value in values]

@@ -451,6 +451,10 @@ class EpisodeSelection:
                 reader.read_runs(row_runs(following, np.ones_like(following)), finals)
             out[cut] = finals
 
+    def as_collected(self) -> Self:
+        """The same episodes without the store's edits, to repeat a collection."""
+        return type(self)(self.store, self.catalog.collected, self.rows, self.actions)
+
     def with_rows(self, rows: np.ndarray) -> Self:
         """A selection of the given ascending rows of the same catalog."""
         return type(self)(self.store, self.catalog, rows, self.actions)

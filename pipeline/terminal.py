@@ -13,11 +13,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from gaitforge.common.errors import printable
 from gaitforge.datasets.catalog.rows import Records
 from gaitforge.flows.progress import COMPILING, Advance, Reporter, Silent, leads
 
 # Results as tables or JSON.
 Rows = Sequence[Mapping[str, object]]
+_SMALLEST = 0.0005
+_LARGEST = 1e15
+"""Sizes between which a table's numbers have three decimals, or none."""
 NOTHING = "(nothing)"
 """A table without rows, where no word says what is missing."""
 
@@ -127,10 +131,18 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+        return _number(value)
     if isinstance(value, list) and all(isinstance(item, float) for item in value):
         return f"[{', '.join(map(cell, value))}]"
-    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+    return json.dumps(value) if isinstance(value, list | dict) else printable(str(value))
+
+
+def _number(value: float) -> str:
+    """Three decimals, or whole from 1,000 on; of very small and large numbers four digits."""
+    size = abs(value)
+    if size == 0 or _SMALLEST <= size < 1000 or not math.isfinite(size):
+        return f"{value + 0.0:.3f}"
+    return f"{value:,.0f}" if 1000 <= size < _LARGEST else f"{value:.4g}"
 
 
 def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -419,7 +419,7 @@ class LeggedEnvironment:
         spec = self.specs[index]
         passage = drawn.passage if drawn else None
         command = self.target_command[index].copy()
-        noise = spec.action_noise if spec else 0.0
+        noise = max(spec.action_noise, spec.repeated_noise) if spec else 0.0
         return Track(values, command, passage, self.robots[index].trunk_half_size_m[0], noise)
 
     def success(self, index: int, terminated: bool, track: Track | None = None) -> bool:

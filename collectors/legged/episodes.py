@@ -69,6 +69,8 @@ class EpisodeSpec:
         action_noise: standard deviation of the noise on executed actions, action units.
         speed_scale: shrinks commanded speeds (training curriculum).
         manoeuvre: of a command that changes, see `schedules`; "constant" for one that does not.
+        repeated_noise: standard deviation of noise that repeated actions have already. It is not
+            drawn again, but success is judged by it.
     """
 
     index: int
@@ -80,6 +82,7 @@ class EpisodeSpec:
     action_noise: float = 0.0
     speed_scale: float = 1.0
     manoeuvre: str = CONSTANT
+    repeated_noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_terrain(self.terrain)

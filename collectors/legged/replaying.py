@@ -1,7 +1,7 @@
 """Simulate stored episodes again from their seeds and executed actions, and compare every bit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from gaitforge.collectors.physics import is_exact
 from gaitforge.collectors.policy import Memoryless, Observation
 from gaitforge.collectors.robots.robot import N_JOINTS, SEVERAL, RobotCard, load_robot, stored_robot
 from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation
+from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import listed
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.catalog.summaries import episode_name
@@ -49,8 +50,12 @@ class StoredEpisode:
         return after[:, _LAST_ACTION]
 
     def spec(self, noise: bool) -> EpisodeSpec:
-        """The spec that the episode is drawn from; `noise` does not change the other draws."""
-        return EpisodeSpec.of_row(self.row, noise)
+        """The spec that the episode is drawn from; `noise` does not change the other draws.
+
+        Without noise it is for the executed actions, which have it already.
+        """
+        spec = EpisodeSpec.of_row(self.row, noise)
+        return spec if noise else replace(spec, repeated_noise=self.row.get("action_noise") or 0.0)
 
     def difference(self, again: EpisodeResult, robot: RobotCard) -> str:
         """The first difference between replay and stored episode, in words; empty if none."""
@@ -113,15 +118,16 @@ def replay_environment(
         robot: a name or path; empty for the store's own.
 
     Raises:
-        ValueError: not episodes of the legged task, pieces of episodes, float16, several robots,
-            simulators or versions, a simulator that does not replay bit for bit, or one whose
-            version here differs.
+        ValueError: not episodes of the legged task, pieces of episodes, episodes longer than the
+            task's, float16, several robots, simulators or versions, a simulator that does not
+            replay bit for bit, or one whose version here differs.
     """
     schema = selection.store.schema
     address = selection.store.address
     check_whole(selection)
     if "obs" not in schema.names() or schema.field("obs").slices != POLICY_SLICES:
         raise ValueError(f"{address} does not hold episodes of the legged task")
+    _check_lengths(selection)
     if schema.field("obs").dtype != "float32":
         raise ValueError(f"{address} holds half floats, which no replay can equal bit for bit")
     name, version = simulator_of_selection(selection)
@@ -149,6 +155,18 @@ def check_whole(selection: Selection) -> None:
             f"{selection.store.address} holds pieces of episodes, such as {first}, which cannot be "
             "simulated again; take the store that they were cut from, or leave pieces out by "
             "--where 'seed >= 0'"
+        )
+
+
+def _check_lengths(selection: Selection) -> None:
+    """ValueError for episodes that are longer than the task's."""
+    is_long = selection.lengths > EPISODE_STEPS
+    if is_long.any():
+        number = int(np.argmax(is_long))
+        name = episode_name(int(selection.episode_ids()[number]))
+        raise ValueError(
+            f"episode {name} of {selection.store.address} has {selection.lengths[number]} steps, "
+            f"and the legged task's have {EPISODE_STEPS} at most: it cannot be simulated again"
         )
 
 

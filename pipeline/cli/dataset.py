@@ -98,7 +98,11 @@ def _trim(arguments: argparse.Namespace) -> None:
 )
 def _annotate(arguments: argparse.Namespace) -> None:
     """Set columns of episodes, to query by."""
-    values = dict(_value(text) for text in arguments.values)
+    values: dict[str, str | bool | int | float] = {}
+    for name, value in map(_value, arguments.values):
+        if name in values:
+            raise ValueError(f"column {name} is given twice; give one value")
+        values[name] = value
     _show_edit(_chosen(arguments).annotate(values, _conditions(arguments) | values), arguments)
 
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from gaitforge.common.errors import printable
 from gaitforge.common.extras import missing_module
 from gaitforge.common.interrupts import INTERRUPTED, Stopped, stop_signals
 from gaitforge.common.kernels import compile_listeners
@@ -246,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gaitforge: error: {message}", file=sys.stderr)
         return WRONG_INPUT
     except ValueError as error:
-        print(f"gaitforge: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"gaitforge: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return WRONG_INPUT
     except (MemoryError, OverflowError, RecursionError) as error:
         print(f"gaitforge: error: {_too_much(error)}", file=sys.stderr)

@@ -159,14 +159,15 @@ def _draws(selection: EpisodeSelection) -> Iterator[dict[str, object]]:
 def _provenance(selection: EpisodeSelection) -> dict[str, object]:
     """Robots, simulators and experts with their numbers of episodes, and the range of seeds."""
     seeds = selection.episodes("seed").column("seed").to_numpy()
+    seeds = seeds[seeds >= 0]  # the others are unknown
     return {
         "robots": _counted(selection, ("robot",)),
         "simulators": _counted(selection, ("simulator", "simulator_version")),
         "experts": _counted(selection, ("expert", "expert_hash")),
         "seeds": {
             "distinct": len(np.unique(seeds)),
-            "min": int(seeds.min(initial=0)) if len(seeds) else None,
-            "max": int(seeds.max(initial=0)) if len(seeds) else None,
+            "min": int(seeds.min()) if len(seeds) else None,
+            "max": int(seeds.max()) if len(seeds) else None,
         },
     }
 
@@ -488,7 +489,8 @@ def _parquet_code(record: Record) -> str:
     name = record["name"]
     folder = record["parts"][0]["folder"]
     files = re.sub(r"([*?\[])", r"[\1]", name) + "/catalog/*.parquet"  # else it would be a pattern
-    query = "SELECT * FROM '" + files.replace("'", "''") + "'"
+    quoted_files = "'" + files.replace("'", "''") + "'"
+    query = f"SELECT * FROM read_parquet({quoted_files}, union_by_name=true)"
     return "\n".join(
         [
             "import duckdb, xarray",

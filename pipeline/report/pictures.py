@@ -421,7 +421,9 @@ def _replayed(selection: Selection) -> tuple[dict[int, EpisodeResult], RobotCard
         raise RenderingError(f"the episodes cannot be simulated here: {why}") from None
     results = {}
     with closing(env):
-        for episode, result, difference in replayed(env, stored_episodes(selection)):
+        # As collected: of a trimmed episode or a new reward, nothing would repeat.
+        stored = stored_episodes(selection.as_collected())
+        for episode, result, difference in replayed(env, stored):
             if difference:
                 raise RenderingError("the episodes do not repeat here bit for bit")
             row = episode.row

@@ -194,7 +194,7 @@ class Data:
             "drop": ("drop", f"--reason {name}"),
             "trim head": ("trim", "--head 1"),
             "trim tail": ("trim", "--tail 1"),
-        }.get(remedy, ("annotate", f"doctor={name}"))
+        }.get(remedy, ("annotate", f"doctor_{name.replace('-', '_')}=true"))
         pieces = [ids[at : at + _IDS] for at in range(0, len(ids), _IDS)]
         wheres = [f'--where "episode in ({", ".join(map(str, piece))})"' for piece in pieces]
         return [f"gaitforge dataset {verb} {store} {where} {option}" for where in wheres]

@@ -34,6 +34,7 @@ from gaitforge.collectors.training_folder import POLICY
 from gaitforge.common.errors import amount
 from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.summaries import episode_id, episode_name
+from gaitforge.datasets.edits.operations import REWARD as REWARD_FIELD
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import check_value, plan_from_tree
 from gaitforge.flows.records.records import read_record, reading_files
@@ -290,7 +291,7 @@ def spread_over_returns(selection: Selection, count: int) -> Selection:
 
 
 def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Show:
-    """Stored legged episodes: simulated again, or drawn from their stored states.
+    """Stored legged episodes: simulated again as collected, or drawn from their stored states.
 
     Args:
         robot: a name or path; empty for the store's own.
@@ -306,10 +307,11 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         )
     card = load_robot(robot) if robot else robot_of_selection(selection)
     rows = selection.episodes().to_pylist()
+    whole = selection.as_collected()
     try:
-        env = replay_environment(selection, min(MOST_PARALLEL, len(rows)), str(card.path))
+        env = replay_environment(whole, min(MOST_PARALLEL, len(rows)), str(card.path))
     except ValueError as error:
-        if "state" not in selection.store.schema.names():
+        if "state" not in selection.schema.names():
             raise NothingToShow(
                 f"{store.address} can neither be simulated again ({error}) nor has it the field "
                 "state, which gaitforge collect --state stores"
@@ -318,15 +320,27 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         note = f"Drawn from stored states, without torques and reward terms: {error}."
         charts = (VELOCITY, REWARD, joint_charts(card)[0])
     else:
-        recordings, unequal = _replayed(selection, env, reporter)
-        note = unequal and f"{amount(unequal, 'episode')} came out otherwise than stored."
+        recordings, unequal = _replayed(whole, env, reporter)
+        note = _edits_note(selection, whole)
+        if unequal:
+            note = f"{amount(unequal, 'episode')} came out otherwise than stored. {note}".strip()
         charts = recorded_charts(card)
     episodes = [
         viewed(row, recording, card) for row, recording in zip(rows, recordings, strict=True)
     ]
     name = Path(store.address).name
     draws = stored_randomisation(store.schema).written()
-    return Show(name, card, charts, tuple(episodes), note or "", randomisation=draws)
+    return Show(name, card, charts, tuple(episodes), note, randomisation=draws)
+
+
+def _edits_note(selection: Selection, whole: Selection) -> str:
+    """What edits changed in episodes that are played as collected; "" for nothing."""
+    notes = []
+    if trimmed := int((selection.lengths != whole.lengths).sum()):
+        notes.append(f"Played whole, as collected: {amount(trimmed, 'trimmed episode')}.")
+    if REWARD_FIELD in selection.catalog.fields:
+        notes.append("Rewards are as collected; returns are the new reward's.")
+    return " ".join(notes)
 
 
 def _replayed(

@@ -28,7 +28,9 @@ MOST_VALUES = 24
 MOST_NAMES = 60
 """The most frequent texts have a code each; the others share one."""
 MOST_BINS = 50
-_RESERVED = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
+_RESERVED = """
+select keyword_name from duckdb_keywords() where keyword_category in ('reserved', 'type_function')
+"""
 """Words that DuckDB takes for a column's name in quotes only."""
 
 

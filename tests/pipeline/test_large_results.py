@@ -11,10 +11,21 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.catalog.rows import ROWS_AT_ONCE, Records
-from gaitforge.pipeline.terminal import show_result, table
+from gaitforge.pipeline.terminal import cell, show_result, table
 from tests.datasets.making import small_store
 
 ROWS = 50_000
+
+
+def test_a_table_tells_small_numbers_apart_and_escapes_what_is_no_text() -> None:
+    values = [0.0002, 0.0003, 0.25, -0.0, 1234.5, 1e300, float("nan"), [0.0, 0.0002]]
+    shown = ["0.0002", "0.0003", "0.250", "0.000", "1,234", "1e+300", "nan", "[0.000, 0.0002]"]
+    assert [cell(value) for value in values] == shown
+    rows = [{"task": "pick\nup", "n": 1}, {"task": "\x1b]0;title\x07 Über", "n": 2}]
+    assert table(rows).splitlines()[2:] == [
+        "pick\\nup               1",
+        "\\x1b]0;title\\x07 Über  2",
+    ]
 
 
 def made(count: int) -> Records:

@@ -11,6 +11,7 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.plugins.doctor.data import Finding, store_data
 from gaitforge.plugins.doctor.tests import faults
 from tests.pipeline.cli.parsing.test_json_keys import wrong_keys
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
@@ -65,8 +66,29 @@ def test_commands_drop_and_note_what_was_found(run: Run, tmp_path: Path) -> None
     assert again.code == 0
     assert "copy" not in again.out
     assert {"rough", "constant-channel"} <= set(again.out.split())
-    marked = json.loads(run("query", path, "--where", "doctor = 'rough'", "--json").out)
+    marked = json.loads(run("query", path, "--where", "doctor_rough", "--json").out)
     assert sum(row["episodes"] for row in marked) == 1
+
+
+def test_an_episode_keeps_the_notes_of_several_findings(run: Run, tmp_path: Path) -> None:
+    path = _store(tmp_path / "a.zarr")
+    data = store_data(open_store(path).select())
+    [episode] = open_store(path).select().episode_ids()[:1].tolist()
+    for name in ("near-copy", "rough"):
+        _pasted(run, data.commands(Finding(name, "warning", "", 1), [episode]))
+    [row] = json.loads(
+        run(
+            "query",
+            path,
+            "--where",
+            "doctor_rough",
+            "--list",
+            "--show",
+            "doctor_near_copy,doctor_rough",
+            "--json",
+        ).out
+    )
+    assert row["doctor_near_copy"] is row["doctor_rough"] is True
 
 
 def test_a_file_is_examined_and_then_mended_by_an_import(

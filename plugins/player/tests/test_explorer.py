@@ -61,7 +61,7 @@ def arrow(values: list[Any]) -> pa.Array:
 
 
 @settings(max_examples=40)
-@given(columns, st.sampled_from(["friction", "order"]))
+@given(columns, st.sampled_from(["friction", "order", "left"]))
 def test_codes_hold_the_rows_of_their_conditions(values: list[Any], name: str) -> None:
     array = arrow(values)
     column = binned(name, array)

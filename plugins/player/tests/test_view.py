@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaitforge.datasets import open_store
+from gaitforge.datasets import Field, Schema, Store, create_store, open_store
 from gaitforge.datasets.catalog.summaries import episode_name
+from gaitforge.datasets.edits.operations import add_field
+from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Silent
+from gaitforge.pipeline.report.pictures import stored_takes
 from gaitforge.plugins.player import build
 from gaitforge.plugins.player import page as page_module
 from gaitforge.plugins.player.episodes import spread_over_returns, stored_show
@@ -73,8 +77,43 @@ def test_replayed_poses_and_curves_are_the_stored_ones(walked: Path, stub: None)
         assert shown["row"]["friction"] == pytest.approx(row["friction"], rel=1e-5)
 
 
+def test_episodes_that_were_trimmed_or_relabelled_play_as_collected(
+    walked: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "edited.zarr"
+    shutil.copytree(walked, path)
+    collected = stored_show(open_store(path).select(), Silent())
+    open_store(path).select().trim(head=20, length=30)
+    store = open_store(path)
+    _add(store, store.schema.field("reward"), store.as_collected().read("reward") / 2)
+    selection = open_store(path).select()
+    assert set(selection.lengths.tolist()) == {30}
+    edited = stored_show(selection, Silent())
+    assert "otherwise" not in edited.note
+    assert "whole, as collected: 6 trimmed episodes" in edited.note
+    assert "Rewards are as collected" in edited.note
+    for one, other in zip(edited.episodes, collected.episodes, strict=True):
+        np.testing.assert_array_equal(one.recording.poses, other.recording.poses)
+    takes, _ = stored_takes(selection)
+    assert set(takes) == {"tilt.png", "rush.png"}
+
+
+def _add(store: Store, field: Field, values: np.ndarray) -> None:
+    """Add a field to a store's present version, as `derive` and `relabel` do."""
+    collected = store.as_collected()
+    schema = store.schema
+    alone = Schema((field,), schema.control_dt_s, schema.robot)
+    overlay = create_store(store.path / OVERLAYS / f"{field.name}-0", alone)
+    for part_id in collected.catalog.part_bounds:
+        part = collected.of_parts([part_id])
+        first = collected.steps - collected.with_rows(collected.rows[part.rows[0] :]).steps
+        rows = part.episodes().drop_columns(["part", "start"])
+        overlay.write_part(part_id, {field.name: values[first : first + part.steps]}, rows)
+    add_field(store, f"{field.name}-0")
+
+
 def test_a_store_that_cannot_be_replayed_is_drawn_from_its_states(
-    walked: Path, store: Path, stub: None, monkeypatch: pytest.MonkeyPatch
+    walked: Path, store: Path, tmp_path: Path, stub: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selection = open_store(walked).select()
     replayed = stored_show(selection, Silent())
@@ -88,6 +127,10 @@ def test_a_store_that_cannot_be_replayed_is_drawn_from_its_states(
         assert mean == pytest.approx(again, abs=0.05)
     with pytest.raises(ValueError, match="neither be simulated again"):
         stored_show(open_store(store).select(), Silent())
+    added = open_store(shutil.copytree(store, tmp_path / "added.zarr"))
+    states = np.tile(np.eye(1, 19, 3, dtype=np.float32), (added.select().steps, 1))
+    _add(added, Field("state", (19,)), states)
+    assert "without torques" in stored_show(added.select(), Silent()).note
 
 
 def test_a_large_selection_is_shown_from_the_worst_to_the_best(store: Path) -> None:
@@ -228,6 +271,26 @@ def _skipped(why: str) -> None:
     """A skip that stays visible in the summary."""
     warnings.warn(f"the page is not tested in a browser: {why}", stacklevel=2)
     pytest.skip(why)
+
+
+@pytest.mark.slow
+def test_an_episode_without_a_value_is_within_no_bounds(walked: Path, tmp_path: Path) -> None:
+    if CHROMIUM is None or not (page_module.BUILT / "main.js").is_file():
+        _skipped("no Chromium here, or its script is not built")
+    show = stored_show(open_store(walked).select(), Silent())
+    rated = tuple(
+        replace(viewed, row={**viewed.row, "rating": None if k else 3.0})
+        for k, viewed in enumerate(show.episodes)
+    )
+    path = tmp_path / "page.html"
+    write_page(replace(show, episodes=rated), path)
+    bound = "document.querySelector('#filters input[aria-label=\"at most\"]')"
+    column = "[...document.querySelectorAll('#filters select')].at(-1)"
+    change = "dispatchEvent(new Event('input', {bubbles: true}))"
+    with browser() as seen:
+        seen.open(path.as_uri())
+        seen.value(f"{column}.value = 'rating'; {bound}.value = '5'; {bound}.{change}")
+        assert seen.value("document.querySelectorAll('#rows tbody tr').length") == 1
 
 
 @pytest.mark.slow

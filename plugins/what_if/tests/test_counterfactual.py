@@ -54,8 +54,9 @@ def test_without_a_change_every_bit_is_the_originals(
     again, before = open_store(tmp_path / "again.zarr").select(), open_store(source).select()
     for name in ("obs", "reward", "final_obs"):
         np.testing.assert_array_equal(again.read(name), before.read(name))
-    columns = ("original_episode", "diverged_at", "expert_hash", "return")
+    columns = ("original_episode", "original_success", "diverged_at", "success")
     rows = again.episodes(*columns).to_pylist()
+    assert [row["success"] for row in rows] == [row["original_success"] for row in rows]
     assert [row["original_episode"] for row in rows] == before.episode_ids().tolist()
     assert {row["diverged_at"] for row in rows} == {-1}
     assert replay(tmp_path / "again.zarr", 5, 0, Silent()) == []

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.legged.data import CollectionGrid
-from gaitforge.datasets import open_store
+from gaitforge.collectors.legged.replaying import replay_environment
+from gaitforge.datasets import create_store, open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
@@ -114,6 +115,22 @@ def test_one_flipped_bit_is_found_and_named(store: Path, tmp_path: Path, field: 
     assert f"{field} of step" in str(faults[0])
     assert "part " in str(faults[0])
     assert "\n" not in str(faults[0])
+
+
+def test_episodes_that_were_saved_as_one_are_refused(store: Path, tmp_path: Path) -> None:
+    selection = open_store(store).select()
+    rows = selection.episodes().drop_columns(["part", "start"]).slice(0, 1).to_pylist()
+    episodes = [selection.episode(k) for k in range(3)]
+    rows[0]["length"] = sum(len(episode["obs"]) for episode in episodes)
+    assert rows[0]["length"] > 192
+    schema = selection.schema
+    joined = create_store(tmp_path / "joined.zarr", schema)
+    steps = {n: np.concatenate([e[n] for e in episodes]) for n in schema.names("step")}
+    finals = {n: episodes[-1][n][None] for n in schema.names("episode")}
+    columns = {name: [value] for name, value in rows[0].items()}
+    joined.write_part("joined", steps, columns, finals)
+    with pytest.raises(ValueError, match="steps, and the legged task's have 192 at most"):
+        replay_environment(joined.select(), 1)
 
 
 def test_a_store_of_a_simulator_that_is_not_exact_is_refused(store: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gaitforge.datasets import Selection, open_store
 from tests.datasets.making import small_store
-from tests.pipeline.command_line import Run
+from tests.pipeline.command_line import Run, assert_refused
 
 PARTS = [(5, 1, 9), (30, 14)]
 
@@ -53,3 +53,19 @@ def test_merge_and_split_make_stores_and_selections(run: Run, store: Path, tmp_p
     assert sum(counts.values()) == 4
     assert run("dataset", "split", out, "--by", "skill", "--stores", "--out", folder).code == 0
     assert open_store(folder / "run.zarr").info().episodes == len(opened.select(skill="run"))
+
+
+def test_a_column_that_is_given_twice_is_refused(run: Run, store: Path) -> None:
+    asked = run("dataset", "annotate", store, "--skill", "run", "n=1", "n=2")
+    assert_refused(asked, "column n is given twice")
+    assert not open_store(store).edits()
+
+
+def test_control_characters_of_the_data_do_not_reach_the_terminal(run: Run, store: Path) -> None:
+    assert run("dataset", "annotate", store, "--skill", "run", "note=a\x1b]0;x\x07").code == 0
+    shown = run("query", store, "--group-by", "note")
+    refused = run("dataset", "split", store, "--by", "note", "--out", store.parent / "sides")
+    assert refused.code == 2
+    for text in (shown.out, refused.err):
+        assert "a\\x1b]0;x\\x07" in text
+        assert not {"\x1b", "\x07"} & set(text)

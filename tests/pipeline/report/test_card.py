@@ -15,6 +15,7 @@ from gaitforge.pipeline.report.card import (
     MARKDOWN_NAME,
     PAGE_NAME,
     RECORD_NAME,
+    card_record,
     sparkline,
     write_card,
 )
@@ -79,6 +80,16 @@ def test_cards_of_the_same_store_are_equal_bytes(store: Store, card: Path, tmp_p
         assert (tmp_path / "card" / file).read_bytes() == (card / file).read_bytes()
 
 
+def test_the_range_of_the_seeds_is_that_of_the_known_ones(tmp_path: Path) -> None:
+    made = open_store(Store.create(tmp_path / "seeds.zarr", small_schema()).path)
+    part = part_input((4, 5, 6), 10)
+    made.write_part("p", **{**part, "episodes": {**part["episodes"], "seed": [7, -1, 21]}})
+    known = card_record(made.select(), channels=False)["provenance"]["seeds"]
+    assert known == {"distinct": 2, "min": 7, "max": 21}
+    unknown = card_record(made.select(seed=-1), channels=False)["provenance"]["seeds"]
+    assert unknown == {"distinct": 0, "min": None, "max": None}
+
+
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     path = tmp_path / "a|<img src=x onerror=alert(1)>[x](javascript:alert(1)).zarr"
     store = Store.create(path, small_schema())
@@ -103,6 +114,7 @@ def test_the_code_of_a_card_can_be_pasted(
     for number in range(2):
         given = part_input((4, 5), 2 * number)
         columns = {**given["episodes"], "class": ["a'\"b&", "c"]}
+        columns |= {"note": ["late", "column"]} if number else {}
         made.write_part(f"p-{number}", **{**given, "episodes": columns})
     if compacted:
         made.compact()
@@ -115,6 +127,7 @@ def test_the_code_of_a_card_can_be_pasted(
     for block in blocks:
         exec(compile(block.replace("duckdb.sql", "rows = duckdb.sql"), "card.md", "exec"), names)
     assert len(names["rows"].fetchall()) == 4
+    assert "note" in names["rows"].columns
     shown = re.findall(r"<pre>(.*?)</pre>", page.read_text(), re.DOTALL)
     assert [unescape(each) for each in shown[-2:]] == blocks
 

@@ -112,9 +112,10 @@ export class List {
   }
 
   private update(): void {
-    const between = (value: unknown, [low, high]: HTMLInputElement[]) =>
-      (low.value === "" || Number(value) >= Number(low.value)) &&
-      (high.value === "" || Number(value) <= Number(high.value));
+    const between = (value: unknown, [low, high]: HTMLInputElement[]) => {
+      const number = value === null ? NaN : Number(value); // a missing value is within no bound
+      return (low.value === "" || number >= Number(low.value)) && (high.value === "" || number <= Number(high.value));
+    };
     const passes = (episode: Episode) =>
       this.cells.every(([name, select]) => select.value === "" || text(episode.row[name]) === select.value) &&
       (this.outcome.value === "all" || outcome(episode) === this.outcome.value) &&
