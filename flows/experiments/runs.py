@@ -20,7 +20,7 @@ from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.storage.s3 import is_bucket_url
-from gaitforge.flows.experiments.evaluations import measures_of, settings_of
+from gaitforge.flows.experiments.evaluations import OF_KEPT, measures_of, settings_of
 from gaitforge.flows.experiments.plan import (
     FIRST,
     OF_DATA,
@@ -421,10 +421,11 @@ def own_measures(plan: EvaluationPlan, cells: Sequence[Mapping[str, Any]]) -> di
 
 def _over_kept(policies: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The last policy's measures, and the highest and the mean of all that a run kept."""
+    highest, average = OF_KEPT
     measures = dict(policies[-1])
     for name in policies[-1]:
         every = [policy[name] for policy in policies]
-        measures |= {f"highest {name}": max(every), f"mean {name}": fmean(every)}
+        measures |= {f"{highest} {name}": max(every), f"{average} {name}": fmean(every)}
     return measures
 
 

@@ -11,7 +11,7 @@ from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.claim import Claim, claimed
-from gaitforge.flows.experiments.evaluations import MEASURES
+from gaitforge.flows.experiments.evaluations import MEASURES, OF_KEPT
 from gaitforge.flows.experiments.plan import Experiment, Published
 from gaitforge.flows.experiments.runs import (
     FirstParts,
@@ -28,8 +28,6 @@ from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
 
 CONFIG = ("objective", "steps", "batch_size", "device")
 """Options that are settings of every training."""
-_OF_KEPT = ("highest", "mean")
-"""First words of measures over the policies that a run kept."""
 
 
 def _unsaid(text: str) -> None:
@@ -90,7 +88,8 @@ def _with_settings(
     experiment = override(experiment, settings)
     if any(setting.startswith("published") for setting in settings):
         _check_statements(experiment)
-    experiment = _without_absent_measures(experiment)
+    else:
+        experiment = _without_absent_measures(experiment)
     every = choices.get("config", {})  # for learners that `settings` brought, too
     learners = {name: {**every, **config} for name, config in experiment.learners.items()}
     return replace(experiment, learners=learners)
@@ -110,7 +109,7 @@ def _without_absent_measures(experiment: Experiment) -> Experiment:
 
     def is_measured(statement: Published) -> bool:
         name, _, measure = statement.measure.rpartition(" ")
-        known = ("", *_OF_KEPT, *experiment.evaluations)
+        known = ("", *OF_KEPT, *experiment.evaluations)
         return measure not in MEASURES or name in known
 
     published = tuple(filter(is_measured, experiment.published))

@@ -377,11 +377,11 @@ def test_columns_that_do_not_agree_are_refused(
     store = make(url, ())
     store.write_part("first", **ranked([0.5, 2.0], 0))
     info = store.info()
-    with pytest.raises(DatasetError, match="column '?[rR]ank"):
+    with pytest.raises(DatasetError, match=r"column '?[rR]ank"):
         store.write_part("later", **ranked(values, 10, name))
     local = Store.create(tmp_path / "local", small_schema())
     local.write_part("pushed", **ranked(values, 20, name))
-    with pytest.raises(DatasetError, match="column '?[rR]ank"):
+    with pytest.raises(DatasetError, match=r"column '?[rR]ank"):
         push_store(local, url)
     assert opened_elsewhere(url, tmp_path / "other").info() == info
     assert Bucket(url).children("parts") == ["first/", "zarr.json"]

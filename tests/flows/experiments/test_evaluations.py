@@ -1,5 +1,6 @@
 """Further evaluations: policies that are there are scored once more, and trained never again."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.presets.choices import chosen_claim
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import result_rows, verdict_rows
 from tests.flows.gym_stores import make_gym_store
@@ -89,6 +91,43 @@ def test_files_of_two_evaluations_are_told_apart(tmp_path: Path) -> None:
     plan = replace(plan, evaluations={"again-seed-0": {"reset_every": 2}})
     with pytest.raises(ValueError, match=r"file of stage 'evaluate a-seed-0' .* would both"):
         stages_of(Claim("x", plan, (store,)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("measure", "complaint"),
+    [
+        ("succes", "did you mean 'success'"),
+        ("highest success", "no measure 'highest success'"),
+        ("claered score", "did you mean 'cleared score'"),
+        ("test_mse", "no measure 'test_mse'"),
+    ],
+)
+def test_a_statement_about_no_measure_is_refused_before_the_first_stage(
+    tmp_path: Path, measure: str, complaint: str
+) -> None:
+    store = str(make_gym_store(tmp_path / "hopper.zarr"))
+    for ahead, behind in (("fcnet", "mlp"), ("mlp", "fcnet")):
+        statement = Published(ahead, behind, "a paper", measure=measure)
+        plan = replace(PLAN, evaluations=CLEARED, published=(statement,))
+        with pytest.raises(ValueError, match=complaint) as refusal:
+            stages_of(Claim("x", plan, (store,)), tmp_path / "out")
+        assert "\n" not in str(refusal.value)
+    # A typed statement is not left out, as a preset's is whose evaluation was taken away.
+    typed = json.dumps([{"ahead": "fcnet", "behind": "mlp", "source": "a", "measure": measure}])
+    new = chosen_claim("x", PLAN, [store], {}, [f"published={typed}"], tmp_path)
+    with pytest.raises(ValueError, match=r"published: .* have no measure"):
+        stages_of(new, tmp_path / "out")
+
+
+@pytest.mark.parametrize("measure", ["", "score", "success", "cleared score", "train_s"])
+def test_a_statement_about_a_measure_is_taken(tmp_path: Path, measure: str) -> None:
+    store = str(make_gym_store(tmp_path / "hopper.zarr"))
+    statements = (
+        Published("fcnet", "mlp", "a paper", measure=measure),
+        Published("absent", "gone", "a paper", measure="whatever"),
+    )
+    plan = replace(PLAN, evaluations=CLEARED, published=statements)
+    assert stages_of(Claim("x", plan, (store,)), tmp_path / "out")
 
 
 def test_settings_are_those_of_the_runs_network_and_set() -> None:
