@@ -3,6 +3,7 @@
 Reading only: a lost file is an error that names it.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -254,7 +255,8 @@ def _command(name: str, runs: Sequence[LearnerRun], out: Path) -> str:
     """The command that repeats an experiment."""
     folder = out.name if out.is_absolute() else str(out)
     stores = {str(run.store): None for run in runs if run.experiment.collect is None}
-    return " ".join(["gaitforge run", f"{folder}/plan.json", *stores, f"--out {folder}-again"])
+    again = ["gaitforge", "run", f"{folder}/plan.json", *stores, "--out", f"{folder}-again"]
+    return shlex.join(again)
 
 
 def _evaluation(out: Path, name: str) -> Row:
