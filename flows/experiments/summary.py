@@ -140,7 +140,7 @@ def _check_measure(measure: str, run: LearnerRun) -> None:
     experiment = run.experiment
     tested = ("test_mse", "train_mse") if experiment.tested else ()
     of_legged = ("return_fraction",) if run.task == LEGGED else ()
-    groups = run.evaluation.groups()
+    groups = run.evaluation.cell_groups()
     own = [
         f"{group} {name}".strip() for name in run.evaluation.measures for group in groups or ("",)
     ]

@@ -211,7 +211,7 @@ class EvaluationPlan(ABC):
         """The task's name in tables and file names."""
         return self.kind.partition(":")[0]
 
-    def groups(self) -> tuple[str, ...] | None:
+    def cell_groups(self) -> tuple[str, ...] | None:
         """Names of the groups of cells, ("",) for a single one; None where only the cells tell."""
         return None
 

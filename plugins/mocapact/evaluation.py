@@ -81,8 +81,8 @@ class HumanoidEvaluation(EvaluationPlan):
     def __str__(self) -> str:
         return f"the clips of {self.reference}"
 
-    def groups(self) -> tuple[str, ...]:
-        """See `EvaluationPlan.groups`."""
+    def cell_groups(self) -> tuple[str, ...]:
+        """See `EvaluationPlan.cell_groups`."""
         validates = self.validation or not self.train
         return (TRAIN,) * bool(self.train) + (VALIDATION,) * bool(validates)
 

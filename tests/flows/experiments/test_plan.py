@@ -104,6 +104,8 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(TESTED, vary={"held_out_fraction": (0.2, 0.5)}), "one held_out_fraction"),
         (lambda: replace(PLAN, corrections=Corrections()), "one learner with one seed"),
         (lambda: Corrections(rounds=0), "0 rounds: needs at least 1"),
+        (lambda: Corrections(share=1.5), "share must be above 0, at most 1, got 1.5"),
+        (lambda: Corrections(stretch=0), "stretch must be at least 1, got 0"),
         (lambda: Claim("x", PLAN), "needs a store"),
         (lambda: preset("huge"), "unknown preset 'huge'; allowed: demo"),
     ],
