@@ -140,6 +140,26 @@ def test_settings_are_those_of_the_runs_network_and_set() -> None:
     assert settings_of(published, "all", TrainConfig(**MLP)) == {"reset_every": 0}
 
 
+def test_a_conditioned_policy_is_scored_on_other_episodes_without_training(tmp_path: Path) -> None:
+    """Measured on other episodes, the expert's return is another one than it was trained with."""
+    store = str(make_gym_store(tmp_path / "hopper.zarr", references=False))
+    out = tmp_path / "out"
+    plan = replace(PLAN, learners={"asked": PLAN.learners["asked"]}, sets={"": ""})
+    before = run_experiment(Claim("x", plan, (store,)), out, Silent())
+    weights = {path: path.stat().st_mtime_ns for path in (out / "train").rglob("*.safetensors")}
+    longer = replace(plan, evaluate={"episodes": 5}, seeds=(0, 1))
+    after = run_experiment(Claim("x", longer, (store,)), out, Silent())
+    assert {path: path.stat().st_mtime_ns for path in weights} == weights
+    first, now = (data["sets"][0]["expert"] for data in (before, after))
+    assert first != now
+    scales = [
+        (read_record(path) or {})["plan"]["config"]["return_scale"]
+        for path in out.glob("train/*/plan.json")
+    ]
+    assert scales == [first, first]
+    assert after["runs"][0]["episodes"] == 5
+
+
 def test_a_folder_that_grows_by_an_evaluation_trains_nothing(tmp_path: Path) -> None:
     store = str(make_gym_store(tmp_path / "hopper.zarr"))
     out = tmp_path / "out"
