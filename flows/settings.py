@@ -90,6 +90,12 @@ def _nearest_path(plan: Any, path: str) -> str:
     return close or (f"{group}{dot}{tail}" if group and dot else "")
 
 
+def sets(settings: Sequence[str], name: str) -> bool:
+    """Whether one of the settings NAME=VALUE is of a field of this name, wherever it is."""
+    paths = (setting.partition("=")[0] for setting in settings)
+    return any(path.strip().rpartition(".")[2] == name for path in paths)
+
+
 def with_chosen(plan: Plan, values: Mapping[str, object]) -> Plan:
     """A copy of a frozen dataclass with those fields replaced whose value is not None."""
     changes = {name: value for name, value in values.items() if value is not None}

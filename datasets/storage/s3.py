@@ -45,7 +45,13 @@ from gaitforge.common.errors import (
 )
 from gaitforge.common.extensions import extension, extension_names
 from gaitforge.common.files import cache_folder, is_hidden, join_inside, temporary_file, visible
-from gaitforge.datasets.catalog.catalog import Catalog, Location, Manifest, PartRecord
+from gaitforge.datasets.catalog.catalog import (
+    Catalog,
+    Location,
+    Manifest,
+    PartRecord,
+    check_agreement,
+)
 from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.integrity import field_folders, store_files, used_stems
@@ -317,7 +323,11 @@ class BucketStore(PartStore):
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """As `PartStore.write_part`; written to a temporary folder and then uploaded."""
+        """As `PartStore.write_part`; written to a temporary folder and then uploaded.
+
+        Object storage has no lock: of writers that add a column at the same time with types that do
+        not agree, all may commit if none sees the other's part. `verify` names such parts.
+        """
         self.check_writable()
         if part_id in self.parts():
             return self.files.find(part_id).record
@@ -325,10 +335,18 @@ class BucketStore(PartStore):
             scratch = PartStore.create(Path(folder, "store.zarr"), self.schema)
             scratch.address = f"{self.url} through {scratch.path}"
             scratch.write_part(part_id, steps, episodes, per_episode)
+            self.check_columns(scratch.collected())
             _send_objects(self._bucket, scratch, part_id)
+            self.check_columns(scratch.collected())  # of parts that others committed meanwhile
             _commit_part(self._bucket, scratch, part_id)
         self.refresh()
         return self.files.find(part_id).record
+
+    def check_columns(self, added: Catalog) -> None:
+        """DatasetError if episodes' columns do not agree with those of the storage's parts now."""
+        if present := self._undamaged_catalog():
+            with failures(f"store {self.url}"):
+                check_agreement(present, added)
 
     def tag(self, name: str) -> Tag:
         """As `PartStore.tag`; of two writers of one name, one succeeds."""
@@ -418,6 +436,8 @@ def push_store(store: PartStore, url: str) -> list[str]:
         raise DatasetError(f"{target.url} has other edits; push to a new address")
     committed = set(target.files.stamps())
     stems = [stem for stem in used_stems(store) if stem not in committed]
+    if stems:
+        target.check_columns(store.collected())
     for step in (_send_objects, _commit_part):
         for stem in stems:
             step(target._bucket, store, stem)

@@ -1,10 +1,11 @@
 """The plan.json of an experiment's folder, which only the same experiment may change."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gaitforge.common.limits import LATER
 from gaitforge.common.locks import exclusive_lock, is_shared
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Experiment, shown
@@ -21,6 +22,10 @@ from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
 
 Plan = TypeVar("Plan")
 
+EVALUATE = "evaluate"
+SCORING_EXPERT = "expert"
+"""Fields of an experiment that stores may decide, and their names in `Claim.fitted`."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -28,11 +33,14 @@ class Claim:
 
     Attributes:
         name: of the preset; stores: empty where the experiment collects its own.
+        fitted: settings that follow from the stores and that nobody chose, such as
+            "evaluate.terrains"; with other stores they follow from those.
     """
 
     name: str
     experiment: Experiment
     stores: tuple[str, ...] = ()
+    fitted: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.experiment.collect is not None and self.stores:
@@ -41,6 +49,17 @@ class Claim:
             raise ValueError(f"{self.name} needs a store to learn from")
         if self.experiment.corrections is not None and len(self.stores) > 1:
             raise ValueError("rounds of corrections go into one store")
+
+    @property
+    def unfitted(self) -> Experiment:
+        """The experiment without what its stores decided."""
+        evaluate = {
+            name: value
+            for name, value in self.experiment.evaluate.items()
+            if f"{EVALUATE}.{name}" not in self.fitted
+        }
+        expert = "" if SCORING_EXPERT in self.fitted else self.experiment.expert
+        return replace(self.experiment, evaluate=evaluate, expert=expert)
 
 
 def claimed(path: Path) -> Claim:

@@ -24,6 +24,8 @@ CONTEXT = "context"
 """As `reset_every`: the steps of context of the run's network."""
 MEASURES = ("score", "return", "success", "survival")
 """Numbers of a further evaluation that are measures of its run."""
+OF_KEPT = ("highest", "mean")
+"""First words of a run's measures over all policies that it kept."""
 _FILES_OF_A_RUN = re.compile(r"(.*-)?(asked-\d+|step-\d+|train)")
 """Ends of the names of other files of a run, see `LearnerRun.score`."""
 

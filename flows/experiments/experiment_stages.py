@@ -45,7 +45,12 @@ from gaitforge.flows.experiments.runs import (
     expert_round,
     tested_with,
 )
-from gaitforge.flows.experiments.summary import EXPERT_CARD, with_page, write_summary
+from gaitforge.flows.experiments.summary import (
+    EXPERT_CARD,
+    check_measures,
+    with_page,
+    write_summary,
+)
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, read_record, write_record
@@ -288,8 +293,12 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
 
 
 def _check_runs(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
-    """Raise ValueError if two runs would share a folder, a stage or a record."""
+    """Raise ValueError if two runs would share a folder, a stage or a record.
+
+    Or for a further evaluation, or a published statement, that does not fit the runs.
+    """
     check_apart((run.name, run.described) for run in runs)
+    check_measures(experiment, runs)
     for run in runs:
         for name in experiment.evaluations:
             with_named(run.evaluation, run.further(name))  # raises

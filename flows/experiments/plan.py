@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gaitforge.common.limits import LATER
+from gaitforge.common.limits import LATER, Positive, Share, check_ranges
 from gaitforge.flows.experiments.evaluations import Evaluations, check_settings
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, to_tree
@@ -261,11 +261,12 @@ class Corrections:
     collect: LeggedPlan = field(default_factory=LeggedPlan)
     rounds: int = 1
     driver: Settings = field(default_factory=dict)
-    share: float = LeggedPolicyPlan.share
-    stretch: int = LeggedPolicyPlan.stretch
+    share: Share = LeggedPolicyPlan.share
+    stretch: Positive = LeggedPolicyPlan.stretch
     plain: bool = False
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         if self.rounds < 1:
             raise ValueError(f"{self.rounds} rounds: needs at least 1")
         if self.plain and self.driver:

@@ -20,7 +20,7 @@ from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.storage.s3 import is_bucket_url
-from gaitforge.flows.experiments.evaluations import measures_of, settings_of
+from gaitforge.flows.experiments.evaluations import OF_KEPT, measures_of, settings_of
 from gaitforge.flows.experiments.plan import (
     FIRST,
     OF_DATA,
@@ -202,9 +202,9 @@ class LearnerRun:
         """Train, or resume that; see `run_training`."""
         config = self.config()
         select = self.select()
+        begun = next((record["plan"]["config"] for _, record in self._begun()), {})
         if self.experiment.train_s is not None:
-            begun = next((record["plan"]["config"]["steps"] for _, record in self._begun()), None)
-            config = replace(config, steps=begun or self.measure(reporter).steps)
+            config = replace(config, steps=begun.get("steps") or self.measure(reporter).steps)
         elif self.data.rounds:  # each training passes over its data as often as the first
             first = replace(select, parts=self.first_parts()).select(self.store).steps
             steps = config.steps * select.select(self.store).steps / first
@@ -214,14 +214,12 @@ class LearnerRun:
             _, references = self.referred(reporter)
             measured = {"return_scale": references.hundred, "return_zero": references.zero}
             chosen = self.experiment.chosen_settings(self.learner)
-            unset = {name: value for name, value in measured.items() if name not in chosen}
-            config = replace(config, **unset)
+            # A run stays in the units that it began with, however its policy is scored later.
+            units = {n: begun.get(n, value) for n, value in measured.items() if n not in chosen}
+            config = replace(config, **units)
         plan = TrainPlan(select, config)
-        evaluate = {
-            name: value
-            for name, value in self.experiment.evaluate.items()
-            if name not in _NOT_RECORDED
-        }
+        settings = self.experiment.evaluate.items()
+        evaluate = {name: value for name, value in settings if name not in _NOT_RECORDED}
         expert = self.experiment.scoring_expert
         run_training(plan, self.store, self.folder, reporter, evaluate, expert)
 
@@ -421,10 +419,11 @@ def own_measures(plan: EvaluationPlan, cells: Sequence[Mapping[str, Any]]) -> di
 
 def _over_kept(policies: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The last policy's measures, and the highest and the mean of all that a run kept."""
+    highest, average = OF_KEPT
     measures = dict(policies[-1])
     for name in policies[-1]:
         every = [policy[name] for policy in policies]
-        measures |= {f"highest {name}": max(every), f"mean {name}": fmean(every)}
+        measures |= {f"{highest} {name}": max(every), f"{average} {name}": fmean(every)}
     return measures
 
 

@@ -3,6 +3,7 @@
 Reading only: a lost file is an error that names it.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,9 @@ import numpy as np
 
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
+from gaitforge.common.errors import names_allowed
 from gaitforge.datasets import StoreInfo, open_store
+from gaitforge.flows.experiments.evaluations import MEASURES, OF_KEPT
 from gaitforge.flows.experiments.plan import Experiment, check_stages, verdicts
 from gaitforge.flows.experiments.runs import (
     LEGGED,
@@ -66,6 +69,19 @@ _MEASURES = (
     "train_mse",
     *_LATENCIES,
 )
+_NUMBERS = (
+    "score",
+    *_OUTCOMES,
+    "length",
+    "episodes",
+    "parameters",
+    "steps",
+    "control_steps",
+    "train_s",
+    "validation_loss",
+    *_LATENCIES,
+)
+"""Numbers of every run's row that a published statement may be about."""
 _INTERVALS = ("return_ci95", "success_ci95", "return_fraction_ci95")
 _RESULT = ("task", "set", "learner", "value")
 
@@ -107,6 +123,37 @@ class Summary:
     git_revision: str
     versions: Mapping[str, str]
     machine: str
+
+
+def check_measures(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
+    """Raise ValueError for a published statement about a measure that its learners' runs lack."""
+    for statement in experiment.published:
+        if not statement.measure:
+            continue
+        for run in runs:
+            if run.learner in (statement.ahead, statement.behind):
+                _check_measure(statement.measure, run)
+
+
+def _check_measure(measure: str, run: LearnerRun) -> None:
+    """Raise ValueError for a name of no measure of a run, as far as its plan tells them."""
+    experiment = run.experiment
+    tested = ("test_mse", "train_mse") if experiment.tested else ()
+    of_legged = ("return_fraction",) if run.task == LEGGED else ()
+    groups = run.evaluation.cell_groups()
+    own = [
+        f"{group} {name}".strip() for name in run.evaluation.measures for group in groups or ("",)
+    ]
+    kept = [f"{which} {name}" for name in own for which in OF_KEPT]
+    further = [f"{name} {said}" for name in experiment.evaluations for said in (*MEASURES, *own)]
+    known = [*_NUMBERS, *tested, *of_legged, *own, *kept, *further]
+    # Of groups that only the cells tell, any name is taken.
+    grouped = groups is None and any(measure.endswith(f" {name}") for name in own)
+    if measure not in known and not grouped:
+        raise ValueError(
+            f"published: runs of {run.described} have no measure '{measure}'; "
+            f"{names_allowed(measure, known)}"
+        )
 
 
 def write_summary(
@@ -208,7 +255,8 @@ def _command(name: str, runs: Sequence[LearnerRun], out: Path) -> str:
     """The command that repeats an experiment."""
     folder = out.name if out.is_absolute() else str(out)
     stores = {str(run.store): None for run in runs if run.experiment.collect is None}
-    return " ".join(["gaitforge run", f"{folder}/plan.json", *stores, f"--out {folder}-again"])
+    again = ["gaitforge", "run", f"{folder}/plan.json", *stores, "--out", f"{folder}-again"]
+    return shlex.join(again)
 
 
 def _evaluation(out: Path, name: str) -> Row:

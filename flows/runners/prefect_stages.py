@@ -67,6 +67,7 @@ from gaitforge.flows.stages.stage import (
     CollectionStage,
     CommandStage,
     Stage,
+    at_work,
     left_stages,
     run_stage,
 )
@@ -251,7 +252,8 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
     left = [stage for stage in stages if not stage.key or stage in undone]
     result = None
     most = None if any(isinstance(stage, CollectionStage) for stage in left) else 1
-    with dask_client(dask, most) if dask and left else nullcontext() as client:
+    cluster = dask_client(dask, most) if dask and left else nullcontext()
+    with at_work(out, left), cluster as client:
         for stage in left:
             if len(stages) == 1:
                 result = _do(out, stage, client)

@@ -25,6 +25,7 @@ from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.layout import check_outside_stores
+from gaitforge.flows.intervals import ratio
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
@@ -40,7 +41,7 @@ from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
 class BodyResult:
     """Means over the cells of a grid on one robot; shares are of its own expert's return.
 
-    Without an expert `expert_return` and `share` are None.
+    Without an expert `expert_return` and `share` are None; beside a return of at most 0 `share` is.
     """
 
     robot: str
@@ -83,7 +84,8 @@ def evaluate_bodies(
             beside = PolicySource(EXPERT, EXPERT, expert)
             kept = out / f"{robot.name}.expert.json" if out else None
             theirs = evaluate_policy(beside, robot_plan, reporter, kept).return_
-            result = replace(result, expert_return=theirs, share=evaluation.return_ / theirs)
+            share = ratio(evaluation.return_, theirs)
+            result = replace(result, expert_return=theirs, share=share)
         results.append(result)
     return results
 

@@ -137,8 +137,12 @@ class RecordedStage(Stage):
         return all(_last_run(out, name) == state.after[name] for name in known)
 
     def work(self, reporter: Reporter, collector: Collector) -> object:
-        """See `Stage`; nothing is collected."""
-        return self.run(reporter)
+        """See `Stage`; nothing is collected. ValueError if an output is missing afterwards."""
+        result = self.run(reporter)
+        missing = [path for path in self.outputs if leads() and not path.exists()]
+        if missing:  # else it would be done again and again
+            raise ValueError(f"it ended and has not written {missing[0]}")
+        return result
 
 
 @dataclass(frozen=True)

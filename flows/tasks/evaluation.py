@@ -211,6 +211,10 @@ class EvaluationPlan(ABC):
         """The task's name in tables and file names."""
         return self.kind.partition(":")[0]
 
+    def cell_groups(self) -> tuple[str, ...] | None:
+        """Names of the groups of cells, ("",) for a single one; None where only the cells tell."""
+        return None
+
     @classmethod
     def of_store(cls, schema: Schema) -> Self | None:
         """The plan for policies that learn from such a store; None for another task's store."""

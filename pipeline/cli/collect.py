@@ -19,7 +19,7 @@ from gaitforge.flows.records.part_records import (
 )
 from gaitforge.flows.records.records import read_plan
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
-from gaitforge.flows.settings import override
+from gaitforge.flows.settings import override, sets
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_plan
 from gaitforge.pipeline.cli.parsing.options import (
@@ -116,7 +116,7 @@ def collect_command(arguments: argparse.Namespace) -> CommandWork:
     if arguments.from_plan:
         return _dataset_work(arguments)
     if arguments.new_every_day:
-        if arguments.seed is not None or any(name.endswith("seed") for name in _set(arguments)):
+        if arguments.seed is not None or sets(arguments.settings, "seed"):
             raise ValueError("with --new-every-day the day is the seed: give no other seed")
         arguments.seed = int(time.strftime("%Y%m%d", time.gmtime()))
     if arguments.plan:
@@ -141,11 +141,6 @@ def collect_command(arguments: argparse.Namespace) -> CommandWork:
             raise ValueError(f"the plan has no part {outside[0]}, only parts 0-{len(ids) - 1}")
         ids = [ids[k] for k in arguments.parts]
     return collection_work(arguments, plan, part_rows, ids)
-
-
-def _set(arguments: argparse.Namespace) -> list[str]:
-    """The names of the settings that `--set` changes."""
-    return [setting.partition("=")[0] for setting in arguments.settings]
 
 
 def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:

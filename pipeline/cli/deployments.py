@@ -27,6 +27,7 @@ from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.prefect import FLOW_OPTIONS
 from gaitforge.flows.runners.prefect_stages import run_by_jobs, run_in_flow
 from gaitforge.flows.runners.slurm.script import SlurmForm
+from gaitforge.flows.settings import sets
 from gaitforge.pipeline.cli.main import build_parser, parsed
 from gaitforge.pipeline.cli.parsing.entries import added_commands
 from gaitforge.pipeline.cli.parsing.forms import (
@@ -137,7 +138,7 @@ def collect(  # noqa: PLR0913 - a form has as many
     """Collect the missing parts of a plan into a store."""
     values = dict(locals())
     if new_every_day:
-        if seed is not None:
+        if seed is not None or sets(settings or (), "seed"):
             raise ValueError("with new_every_day the day is the seed: give no seed")
         day = int(flow_run.scheduled_start_time.strftime("%Y%m%d"))
         values |= {"seed": day, "new_every_day": False}

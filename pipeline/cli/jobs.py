@@ -63,16 +63,32 @@ def _follow(arguments: argparse.Namespace) -> int:
 def _cancel(arguments: argparse.Namespace) -> None:
     """Cancel a job, or one task of an array (1234_5); what it has saved stays."""
     job = slurm.find_job(arguments.job)
-    task = arguments.job.partition("_")[2] if slurm.is_number(arguments.job) else ""
-    slurm.cancel_job(job, int(task) if task else None)
+    task = _asked_task(arguments.job, job)
+    slurm.cancel_job(job, task)
     deadline = time.monotonic() + _SETTLE_S
     while True:
         tasks = slurm.task_states(job)
-        ending = [tasks[int(task)]] if task else tasks
+        ending = tasks if task is None else [tasks[task]]
         if slurm.job_state(ending) not in slurm.LIVE or time.monotonic() >= deadline:
             break
         time.sleep(0.2)
     show_one(_record(job, tasks) if arguments.json else job_row(job, tasks), arguments.json)
+
+
+def _asked_task(name: str, job: slurm.Job) -> int | None:
+    """The task that a name such as 1234_5 asks for; None for all of the job.
+
+    Raises:
+        ValueError: the job has no such task.
+    """
+    number = name.partition("_")[2] if slurm.is_number(name) else ""
+    if not number:
+        return None
+    if not job.is_array:
+        raise ValueError(f"job {job.id} is no array and has no task {number}; give {job.id}")
+    if int(number) >= len(job.tasks):
+        raise ValueError(f"job {job.id} has tasks 0-{len(job.tasks) - 1}, not {number}")
+    return int(number)
 
 
 @command(

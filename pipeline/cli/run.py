@@ -259,7 +259,7 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     chosen = _choices(arguments) or arguments.settings or arguments.plan or arguments.preset
     if (is_experiment(out) and not chosen) or arguments.plan:
         claim = claimed(arguments.plan or out)
-        plan = ExperimentPlan(claim.name, claim.experiment, claim.stores)
+        plan = ExperimentPlan.of_claim(claim)
     else:
         name = arguments.preset or "demo"
         plan = ExperimentPlan(name, collecting_preset(name))

@@ -382,8 +382,8 @@ def _bodies_work(
 
 
 def _row_means(rows: Sequence[Mapping[str, Any]], unit: str) -> str:
-    """The means over rows in words, of the columns that are measures."""
-    measures = [key for key, value in rows[0].items() if isinstance(value, float)]
+    """The means over rows in words, of the columns that are measures in all of them."""
+    measures = [key for key in rows[0] if all(isinstance(row[key], float) for row in rows)]
     means = {key: sum(row[key] for row in rows) / len(rows) for key in measures}
     listed = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in means.items())
     return f"means over {amount(len(rows), unit)}: {listed}"

@@ -10,8 +10,8 @@ from gaitforge.collectors.legged.rollout import GRID_EPISODES
 from gaitforge.common.errors import listed
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
-from gaitforge.flows.experiments.claim import Claim, claimed
-from gaitforge.flows.experiments.evaluations import MEASURES
+from gaitforge.flows.experiments.claim import EVALUATE, SCORING_EXPERT, Claim, claimed
+from gaitforge.flows.experiments.evaluations import MEASURES, OF_KEPT
 from gaitforge.flows.experiments.plan import Experiment, Published
 from gaitforge.flows.experiments.runs import (
     FirstParts,
@@ -28,8 +28,6 @@ from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
 
 CONFIG = ("objective", "steps", "batch_size", "device")
 """Options that are settings of every training."""
-_OF_KEPT = ("highest", "mean")
-"""First words of measures over the policies that a run kept."""
 
 
 def _unsaid(text: str) -> None:
@@ -44,6 +42,7 @@ def chosen_claim(
     settings: Sequence[str],
     out: Path,
     say: Callable[[str], object] = _unsaid,
+    fitted: Collection[str] = (),
 ) -> Claim:
     """An experiment on stores, with some values replaced; None leaves a value as it is.
 
@@ -54,16 +53,27 @@ def chosen_claim(
         settings: NAME=VALUE, see `override`.
         out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
         say: is told which parts corrections do not begin with.
+        fitted: settings of the experiment that its stores decided, see `Claim.fitted`.
 
     Raises:
         ValueError: a preset, store, or value that does not fit.
     """
     experiment = _with_options(experiment, choices, bool(stores))
-    if stores:
-        experiment = _on_stores(experiment, stores, choices, settings, out, say)
-    else:
-        experiment = _with_settings(experiment, choices, settings)
-    return Claim(name, experiment, tuple(stores))
+    if not stores:
+        return Claim(name, _with_settings(experiment, choices, settings))
+    chosen = _stated(override(experiment, settings)).items()
+    chosen -= {item for item in _stated(experiment).items() if item[0] in fitted}
+    experiment = _on_stores(experiment, stores, choices, settings, out, say)
+    decided = _stated(experiment).keys() - dict(chosen)
+    # Rounds of corrections have cells and parts of their store, too: they are of that one alone.
+    known = () if experiment.corrections is not None else tuple(sorted(decided))
+    return Claim(name, experiment, tuple(stores), known)
+
+
+def _stated(experiment: Experiment) -> dict[str, str]:
+    """The settings that stores may decide, as far as an experiment has them, and their values."""
+    values = {f"{EVALUATE}.{name}": str(value) for name, value in experiment.evaluate.items()}
+    return values | ({SCORING_EXPERT: experiment.expert} if experiment.expert else {})
 
 
 def _with_options(
@@ -90,7 +100,8 @@ def _with_settings(
     experiment = override(experiment, settings)
     if any(setting.startswith("published") for setting in settings):
         _check_statements(experiment)
-    experiment = _without_absent_measures(experiment)
+    else:
+        experiment = _without_absent_measures(experiment)
     every = choices.get("config", {})  # for learners that `settings` brought, too
     learners = {name: {**every, **config} for name, config in experiment.learners.items()}
     return replace(experiment, learners=learners)
@@ -110,7 +121,7 @@ def _without_absent_measures(experiment: Experiment) -> Experiment:
 
     def is_measured(statement: Published) -> bool:
         name, _, measure = statement.measure.rpartition(" ")
-        known = ("", *_OF_KEPT, *experiment.evaluations)
+        known = ("", *OF_KEPT, *experiment.evaluations)
         return measure not in MEASURES or name in known
 
     published = tuple(filter(is_measured, experiment.published))

@@ -27,6 +27,12 @@ class ExperimentPlan(FolderPlan):
     name: str
     experiment: Experiment
     stores: tuple[str, ...] = ()
+    fitted: tuple[str, ...] = ()
+
+    @classmethod
+    def of_claim(cls, claim: Claim) -> Self:
+        """The plan of a claim."""
+        return cls(claim.name, claim.experiment, claim.stores, claim.fitted)
 
     def chosen(
         self,
@@ -42,8 +48,8 @@ class ExperimentPlan(FolderPlan):
         names = [name for name in CONFIG if name in values and not (timed and name == "steps")]
         config = {name: values[name] for name in names}
         choices = ChainMap({"config": config} if config else {}, values)  # type: ignore[arg-type]
-        new = chosen_claim(self.name, self.experiment, addresses, choices, settings, out, say)
-        return type(self)(new.name, new.experiment, new.stores)
+        plan = self.name, self.experiment, addresses
+        return self.of_claim(chosen_claim(*plan, choices, settings, out, say, self.fitted))
 
     def stages(self, out: Path) -> list[Stage]:
         """Its stages in a folder, with the pages."""
@@ -59,7 +65,7 @@ class ExperimentPlan(FolderPlan):
     def claimed(cls, path: Path) -> Self:
         """The plan of a folder; or of a plan's file, whose stores are another folder's."""
         old = claimed(path)
-        return cls(old.name, old.experiment, old.stores if path.is_dir() else ())
+        return cls.of_claim(old) if path.is_dir() else cls(old.name, old.unfitted)
 
     def _claim(self) -> Claim:
-        return Claim(self.name, self.experiment, self.stores)
+        return Claim(self.name, self.experiment, self.stores, self.fitted)

@@ -43,6 +43,7 @@ from gaitforge.datasets.storage.s3 import is_bucket_url
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.runners.artifacts import PAGE, PAGES_URL, VIEW, pages_folder
 from gaitforge.flows.runners.prefect_stages import SITE
+from gaitforge.flows.settings import sets
 from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.serve.prefect_server import LOOPBACK, check_host, prefect_api
 from gaitforge.pipeline.terminal import fields_of
@@ -309,8 +310,8 @@ def _collecting(plan: ServePlan) -> dict[str, object]:
         del values["threads"]
     if plan.collecting:
         values["slurm"] = dict(plan.collecting)
-    collection = legged_plan(plan.preset, {"threads": plan.threads or 0}, plan.settings)  # raises
-    if plan.new_every_day and collection.grid.seed != legged_plan(plan.preset).grid.seed:
+    legged_plan(plan.preset, {"threads": plan.threads or 0}, plan.settings)  # raises
+    if plan.new_every_day and sets(plan.settings, "seed"):
         raise ValueError("with --new-every-day the day is the seed: drop --set grid.seed")
     if plan.store is None:
         return values

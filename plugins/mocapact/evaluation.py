@@ -81,6 +81,11 @@ class HumanoidEvaluation(EvaluationPlan):
     def __str__(self) -> str:
         return f"the clips of {self.reference}"
 
+    def cell_groups(self) -> tuple[str, ...]:
+        """See `EvaluationPlan.cell_groups`."""
+        validates = self.validation or not self.train
+        return (TRAIN,) * bool(self.train) + (VALIDATION,) * bool(validates)
+
     def snippets(self) -> list[tuple[str, Snippet]]:
         """(TRAIN or VALIDATION, snippet) of every snippet.
 

@@ -20,6 +20,7 @@ from conftest import BUCKET
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.dataset import RemoteStore
 from gaitforge.datasets.statistics import UnitReader
+from gaitforge.datasets.storage import s3
 from gaitforge.datasets.storage.s3 import Bucket, push_store
 from tests.datasets.making import (
     TWO_PARTS,
@@ -360,3 +361,47 @@ def test_gc_measures_ages_by_the_storages_clock(
         assert store.gc() == []
         assert store.gc(grace_s=0.0) == ["parts/part-007"]
     assert store.verify() == []
+
+
+def ranked(values: Sequence[Any], first: int, name: str = "rank") -> dict[str, Any]:
+    given = part_input([2, 3], first)
+    return {**given, "episodes": {**given["episodes"], name: values}}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("rank", ["good", "bad"]), ("rank", [2**53 + 1, 2]), ("Rank", [0.5, 1.0])]
+)
+def test_columns_that_do_not_agree_are_refused(
+    url: str, tmp_path: Path, name: str, values: Sequence[Any]
+) -> None:
+    store = make(url, ())
+    store.write_part("first", **ranked([0.5, 2.0], 0))
+    info = store.info()
+    with pytest.raises(DatasetError, match=r"column '?[rR]ank"):
+        store.write_part("later", **ranked(values, 10, name))
+    local = Store.create(tmp_path / "local", small_schema())
+    local.write_part("pushed", **ranked(values, 20, name))
+    with pytest.raises(DatasetError, match=r"column '?[rR]ank"):
+        push_store(local, url)
+    assert opened_elsewhere(url, tmp_path / "other").info() == info
+    assert Bucket(url).children("parts") == ["first/", "zarr.json"]
+    store.write_part("later", **ranked([1, 2], 10))
+    assert store.select().episodes("rank").column(0).to_pylist() == [0.5, 2.0, 1.0, 2.0]
+
+
+def test_columns_of_a_part_that_came_meanwhile_are_seen(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = make(url, ()), opened_elsewhere(url, tmp_path / "other")
+    send = s3._send_objects
+
+    def send_beside_another(*arguments: Any) -> None:
+        monkeypatch.setattr(s3, "_send_objects", send)
+        other.write_part("other", **ranked(["good", "bad"], 0))
+        send(*arguments)
+
+    monkeypatch.setattr(s3, "_send_objects", send_beside_another)
+    with pytest.raises(DatasetError, match="column rank"):
+        store.write_part("later", **ranked([0.5, 2.0], 10))
+    assert store.parts() == ["other"]
+    assert store.select().episodes("rank").column(0).to_pylist() == ["good", "bad"]

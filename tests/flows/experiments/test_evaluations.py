@@ -1,5 +1,6 @@
 """Further evaluations: policies that are there are scored once more, and trained never again."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.presets.choices import chosen_claim
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import result_rows, verdict_rows
 from tests.flows.gym_stores import make_gym_store
@@ -91,6 +93,43 @@ def test_files_of_two_evaluations_are_told_apart(tmp_path: Path) -> None:
         stages_of(Claim("x", plan, (store,)), tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("measure", "complaint"),
+    [
+        ("succes", "did you mean 'success'"),
+        ("highest success", "no measure 'highest success'"),
+        ("claered score", "did you mean 'cleared score'"),
+        ("test_mse", "no measure 'test_mse'"),
+    ],
+)
+def test_a_statement_about_no_measure_is_refused_before_the_first_stage(
+    tmp_path: Path, measure: str, complaint: str
+) -> None:
+    store = str(make_gym_store(tmp_path / "hopper.zarr"))
+    for ahead, behind in (("fcnet", "mlp"), ("mlp", "fcnet")):
+        statement = Published(ahead, behind, "a paper", measure=measure)
+        plan = replace(PLAN, evaluations=CLEARED, published=(statement,))
+        with pytest.raises(ValueError, match=complaint) as refusal:
+            stages_of(Claim("x", plan, (store,)), tmp_path / "out")
+        assert "\n" not in str(refusal.value)
+    # A typed statement is not left out, as a preset's is whose evaluation was taken away.
+    typed = json.dumps([{"ahead": "fcnet", "behind": "mlp", "source": "a", "measure": measure}])
+    new = chosen_claim("x", PLAN, [store], {}, [f"published={typed}"], tmp_path)
+    with pytest.raises(ValueError, match=r"published: .* have no measure"):
+        stages_of(new, tmp_path / "out")
+
+
+@pytest.mark.parametrize("measure", ["", "score", "success", "cleared score", "train_s"])
+def test_a_statement_about_a_measure_is_taken(tmp_path: Path, measure: str) -> None:
+    store = str(make_gym_store(tmp_path / "hopper.zarr"))
+    statements = (
+        Published("fcnet", "mlp", "a paper", measure=measure),
+        Published("absent", "gone", "a paper", measure="whatever"),
+    )
+    plan = replace(PLAN, evaluations=CLEARED, published=statements)
+    assert stages_of(Claim("x", plan, (store,)), tmp_path / "out")
+
+
 def test_settings_are_those_of_the_runs_network_and_set() -> None:
     published = PUBLISHED["published"]
     asked = TrainConfig(**{**FCNET, "objective": "return"})
@@ -99,6 +138,26 @@ def test_settings_are_those_of_the_runs_network_and_set() -> None:
     assert settings_of(published, "medium", asked) == of_all | {"return_target": 1.0}
     assert settings_of(published, "all", TrainConfig(**FCNET)) == {"reset_every": CONTEXT}
     assert settings_of(published, "all", TrainConfig(**MLP)) == {"reset_every": 0}
+
+
+def test_a_conditioned_policy_is_scored_on_other_episodes_without_training(tmp_path: Path) -> None:
+    """Measured on other episodes, the expert's return is another one than it was trained with."""
+    store = str(make_gym_store(tmp_path / "hopper.zarr", references=False))
+    out = tmp_path / "out"
+    plan = replace(PLAN, learners={"asked": PLAN.learners["asked"]}, sets={"": ""})
+    before = run_experiment(Claim("x", plan, (store,)), out, Silent())
+    weights = {path: path.stat().st_mtime_ns for path in (out / "train").rglob("*.safetensors")}
+    longer = replace(plan, evaluate={"episodes": 5}, seeds=(0, 1))
+    after = run_experiment(Claim("x", longer, (store,)), out, Silent())
+    assert {path: path.stat().st_mtime_ns for path in weights} == weights
+    first, now = (data["sets"][0]["expert"] for data in (before, after))
+    assert first != now
+    scales = [
+        (read_record(path) or {})["plan"]["config"]["return_scale"]
+        for path in out.glob("train/*/plan.json")
+    ]
+    assert scales == [first, first]
+    assert after["runs"][0]["episodes"] == 5
 
 
 def test_a_folder_that_grows_by_an_evaluation_trains_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Plans of experiments: what is refused, what choices reach, and what presets hold."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.rollout import EvaluationGrid
 from gaitforge.common.extensions import extension_names
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments import summary
 from gaitforge.flows.experiments.claim import Claim, claim, claimed
 from gaitforge.flows.experiments.plan import (
     Corrections,
@@ -35,6 +37,7 @@ from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiment_plan import ExperimentPlan
 from gaitforge.pipeline.presets.experiments import collecting_preset, experiment_preset, preset
 from gaitforge.pipeline.presets.preset import PRESETS
 from gaitforge.pipeline.report.experiment import stages_of
@@ -101,6 +104,8 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(TESTED, vary={"held_out_fraction": (0.2, 0.5)}), "one held_out_fraction"),
         (lambda: replace(PLAN, corrections=Corrections()), "one learner with one seed"),
         (lambda: Corrections(rounds=0), "0 rounds: needs at least 1"),
+        (lambda: Corrections(share=1.5), "share must be above 0, at most 1, got 1.5"),
+        (lambda: Corrections(stretch=0), "stretch must be at least 1, got 0"),
         (lambda: Claim("x", PLAN), "needs a store"),
         (lambda: preset("huge"), "unknown preset 'huge'; allowed: demo"),
     ],
@@ -317,6 +322,41 @@ def test_a_setting_that_selects_narrows_the_evaluation_as_the_option_does(tmp_pa
     option = {"skills": ("stand",)}
     by_option = chosen_claim("compare", plan, store, option, (), tmp_path).experiment
     assert by_setting.evaluate["skills"] == by_option.evaluate["skills"] == ("stand",)
+
+
+def test_a_plans_file_on_another_store_is_evaluated_on_that_stores_cells(tmp_path: Path) -> None:
+    stores = [str(make_selection(tmp_path / name).store.path) for name in ("s", "other")]
+    open_store(stores[1]).select(skill="stand").drop()
+    plan = ExperimentPlan("compare", experiment_preset("compare"))
+    first = plan.chosen({"episodes": 1}, ["evaluate.levels=1"], stores[:1], tmp_path / "a", print)
+    first.claim(tmp_path / "a")
+    file = ExperimentPlan.claimed(tmp_path / "a" / "plan.json")
+    other = file.chosen({}, [], stores[1:], tmp_path / "b", print)
+    assert "stand" in first.experiment.evaluate["skills"]
+    assert other.experiment.evaluate["skills"] == without("stand", first)
+    assert {other.experiment.evaluate[name] for name in ("levels", "episodes")} == {1}
+    same = file.chosen({}, [], stores[:1], tmp_path / "c", print)
+    assert to_tree(same) == to_tree(first)
+    # What a user chose, at first or later, is kept with any store.
+    folder = ExperimentPlan.claimed(tmp_path / "a")
+    assert to_tree(folder.chosen({}, [], [], tmp_path / "a", print)) == to_tree(first)
+    later = folder.chosen({}, ["evaluate.terrains=flat"], [], tmp_path / "a", print)
+    assert later.fitted == ("evaluate.skills",)
+
+
+def without(skill: str, plan: ExperimentPlan) -> tuple[str, ...]:
+    """The skills that a plan evaluates, without one."""
+    return tuple(name for name in plan.experiment.evaluate["skills"] if name != skill)
+
+
+def test_the_command_that_repeats_an_experiment_can_be_typed(tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "my hopper.zarr")
+    task = evaluation_of(open_store(store))
+    assert task is not None
+    out = Path("runs/a b")
+    run = LearnerRun(Experiment(), out, store, "hopper", task, DataSet(), "mlp", 0)
+    words = shlex.split(summary._command("compare", [run], out))
+    assert words[2:] == ["runs/a b/plan.json", str(store), "--out", "runs/a b-again"]
 
 
 def test_a_saved_selection_is_read_from_any_folder(

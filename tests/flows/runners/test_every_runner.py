@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.common.locks import exclusive_lock, is_shared
 from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
+from gaitforge.flows.runners import prefect_stages
 from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.stage import WORK_LOCK, RecordedStage
 from gaitforge.flows.tasks.policy_sources import run_source
 from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.serve.prefect_server import prefect_api
@@ -64,3 +67,18 @@ def test_a_training_and_an_evaluation_are_the_same_everywhere(
             returns.append(evaluated["returns"])
     assert len(weights) == 1
     assert returns[0] == returns[1] == returns[2]
+
+
+def test_a_plan_stays_while_prefect_works_between_two_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+
+    def look(*_: object) -> None:
+        with exclusive_lock(tmp_path / WORK_LOCK):
+            held.append(is_shared(tmp_path / WORK_LOCK))
+
+    monkeypatch.setattr(prefect_stages, "_do", look)
+    prefect_stages.run_in_flow(tmp_path, [RecordedStage("train", "key", run=print)])
+    look()
+    assert held == [True, False]

@@ -217,6 +217,34 @@ def test_jobs_with_one_id_on_two_clusters_are_two(
     assert calls(folder, "scancel") == ["--clusters=b 7"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "tasks", "name", "complaint"),
+    [
+        ("train", (("train a",), ("train b",)), "7_2", "job 7 has tasks 0-1, not 2"),
+        ("compare", ((),), "7_0", "job 7 is no array and has no task 0; give 7"),
+    ],
+)
+def test_a_task_that_a_job_has_not_is_not_cancelled(
+    slurm_commands: Commands,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    kind: str,
+    tasks: tuple[tuple[str, ...], ...],
+    name: str,
+    complaint: str,
+) -> None:
+    folder = slurm_commands()
+    write_job(Job(tmp_path / "in", "7", kind, "", 1.7e9, "", ("sbatch",), tasks))
+    monkeypatch.chdir(tmp_path)
+    assert gaitforge("jobs", "cancel", name) == 2
+    error = capfd.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+    assert calls(folder, "scancel") == []
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["job.json"]
+
+
 def test_a_job_that_a_cached_queue_does_not_list_yet_is_not_lost(
     slurm_commands: Commands, tmp_path: Path
 ) -> None:

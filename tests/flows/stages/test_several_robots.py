@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from gaitforge.datasets.catalog.episodes import glossary
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages import expert_training
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.expert_training import evaluate_bodies
 from gaitforge.flows.stages.replay import replay
@@ -43,6 +45,7 @@ from gaitforge.learners.models.bodies import robot_tree
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
+from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.report.report import write_report
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1, family_of
@@ -262,6 +265,24 @@ def test_a_policy_is_evaluated_on_every_body_beside_its_expert(
     again = evaluate_bodies(source, evaluation, robots, Silent(), tmp_path / "kept", experts)
     assert again == found
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "kept").iterdir()} == kept
+
+
+def test_a_return_has_no_share_of_one_that_is_not_above_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(source: PolicySource, plan: LeggedEvaluation, *_: object) -> SimpleNamespace:
+        is_expert, is_go1 = source.kind == "expert", "go1" in plan.robot
+        return_ = (0.0 if is_go1 else 4.0) if is_expert else -1.0
+        return SimpleNamespace(return_=return_, success=0.5, survival=1.0)
+
+    monkeypatch.setattr(expert_training, "evaluate_policy", told)
+    words = ["evaluate", "fcnet-aliengo", "--robot", "go1,aliengo"]
+    words += ["--beside", "go1-locomotion,aliengo-locomotion"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["share"] for row in rows] == [None, -0.25]
+    assert main(words) == 0
+    assert "means over 2 robots: return -1.000" in capsys.readouterr().out
 
 
 def test_an_experiments_page_has_the_robots_trained_on_and_left_out(

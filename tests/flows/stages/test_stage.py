@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.flows.progress import Reporter, Silent
-from gaitforge.flows.stages.stage import RecordedStage, left_stages, run_stage, run_stages
+from gaitforge.flows.stages.stage import (
+    RecordedStage,
+    left_stages,
+    run_side_by_side,
+    run_stage,
+    run_stages,
+    stage_error,
+)
 
 AFTER = {"a": (), "b": (), "c": ("a",), "d": ("a", "b"), "e": ("c", "d"), "f": ("c",)}
 WAITS = "f"
@@ -100,3 +107,11 @@ def test_a_stage_that_went_on_later_undoes_what_was_made_of_it(tmp_path: Path) -
     assert not stages["c"].is_done(tmp_path)
     run_stage(tmp_path, stages["c"], Silent())
     assert stages["c"].is_done(tmp_path)
+
+
+def test_a_stage_that_leaves_no_output_is_an_error_and_not_done_for_ever(tmp_path: Path) -> None:
+    stage = RecordedStage("show a", "key", run=lambda _: None, outputs=(tmp_path / "a.html",))
+    with pytest.raises(ValueError, match=r"show a: it ended and has not written .*a\.html"):
+        run_side_by_side(tmp_path, [stage], Silent(), Silent())
+    assert not stage.is_done(tmp_path)
+    assert "has not written" in stage_error(tmp_path, stage)

@@ -89,6 +89,12 @@ def test_prefect_finds_each_flow_by_its_module_and_name() -> None:
         deployments.frobnicate  # noqa: B018
 
 
+@pytest.mark.parametrize("seed", [{"seed": 3}, {"settings": ["grid.seed=0"]}])
+def test_the_day_is_the_only_seed_of_a_form(seed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the day is the seed"):
+        deployments.collect.fn(store="x.zarr", new_every_day=True, **seed)
+
+
 def test_what_keeps_all_cores_busy_runs_alone() -> None:
     assert {"collect", "run", "pipeline", "demo"} <= deployments.ALONE <= FLOWS.keys()
     assert {"train", "evaluate", "card"}.isdisjoint(deployments.ALONE)

@@ -162,6 +162,7 @@ serve --preset huge | unknown preset 'huge'
 serve --set grid.parts=0 | parts must be 1 to 100,000, got 0
 serve --set grid.part=2 | unknown setting 'grid.part'
 serve --new-every-day --set grid.seed=3 | the day is the seed
+serve --new-every-day --set grid.seed=0 | the day is the seed
 notify --url file:///etc | address of a web hook
 notify | address of a web hook
 notify --url http://x.org/a | no Prefect server answers at
