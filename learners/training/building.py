@@ -125,8 +125,9 @@ def build_policy(
 
     With `start` it is the policy of that checkpoint, its average if it has one. Normalisers and
     bounds of inputs stay as they are: the weights were learned in these units, and in others the
-    same observation would give other actions. So do the return that counts as 1 (unless the config
-    has a `return_scale`) and what labels are measured by; the data add what the policy lacks.
+    same observation would give other actions. So do the returns that count as 0 and 1 (unless the
+    config has a `return_scale`, and with it maybe a `return_zero`) and what labels are measured by;
+    the data add what the policy lacks.
 
     Raises ValueError for an unknown model or setting, an objective that does not suit the model,
     fields that are not vectors, observations without named slices, or as `check_start`, and
@@ -147,7 +148,9 @@ def build_policy(
         policy = check_start(config, selection.schema, start, spec)
         notes = _cut_notes(config, policy, selection.schema, observed)
         if config.return_scale is not None:
-            zero, expert = _return_range(config, selection)
+            kept = float(policy.return_zero)
+            with_zero = replace(config, return_zero=kept) if _says_no_zero(config) else config
+            zero, expert = _return_range(with_zero, selection)
             policy.return_zero.fill_(zero)
             policy.return_scale.fill_(expert - zero)
             policy.label_scale = None  # it is of the other unit
@@ -264,8 +267,20 @@ def policy_settings(start_from: str, out: Path) -> dict[str, Any]:
     """
     begun = (out / CHECKPOINT).exists()
     start = TrainConfig(start_from=start_from)
-    settings = (read_checkpoint(out) if begun else read_start(start)).card.get("train_config", {})
+    card = (read_checkpoint(out) if begun else read_start(start)).card
+    settings = card.get("train_config") or _settings_of_network(card)
     return {name: settings[name] for name in OF_POLICY if name in settings}
+
+
+def _settings_of_network(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a policy that PPO trained, whose card has its network alone."""
+    try:
+        network = card["model"]
+        settings = {"model": network["kind"], "model_overrides": network["config"]}
+        gaussian = card["gaussian"] is not None
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the checkpoint's card cannot be read: {error!r}") from error
+    return settings | {"objective": "gaussian-bc" if gaussian else "bc"}
 
 
 def start_record(config: TrainConfig) -> dict[str, str]:
@@ -284,7 +299,8 @@ def check_start(
 
     Raises:
         ValueError: it has another network, layout of observations, size of actions, kind of output
-            (mean alone, Gaussian, bounded actor of an offline objective) or condition.
+            (mean alone, Gaussian, bounded actor of an offline objective) or condition, or a filter
+            of its actions.
     """
     _check_vectors(schema)
     spec = spec or _begun_spec(config, start)
@@ -304,6 +320,17 @@ def check_start(
         policy = policy_from(start.tensors, start.card)
         held = policy_card(policy, spec_from_json(start.card["model"]))
     check_layout(policy.layout, layout.stored_slices, name)
+    if policy.action_filter != 1.0:
+        raise ValueError(
+            f"this training cannot start from {name}: a filter of actions follows its network, "
+            "which no training learns through"
+        )
+    kept = float(policy.return_zero)
+    given = config.return_zero
+    if config.return_scale is None and not (given is None or _says_no_zero(config)):
+        raise ValueError(
+            f"return_zero {given:g} needs return_scale: {name} has {kept:g}, and its own unit"
+        )
     held = json.loads(json.dumps({part: held[part] for part in _MATCHED}))
     if difference := _first_difference(held, json.loads(json.dumps(needed))):
         theirs = start.card.get("train_config", {}).get("objective", config.objective)
@@ -311,6 +338,11 @@ def check_start(
             difference += f" (objective {theirs} there, {config.objective} here)"
         raise ValueError(f"this training cannot start from {name}: {difference}")
     return policy
+
+
+def _says_no_zero(config: TrainConfig) -> bool:
+    """Whether a config leaves the return that counts as 0 to the policy that it begins with."""
+    return config.return_zero == TrainConfig.return_zero
 
 
 def _first_difference(held: Any, needed: Any, path: str = "") -> str:
