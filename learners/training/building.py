@@ -479,29 +479,33 @@ def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, flo
 
     FCNet's are "normalized, with 1.0 indicating an expert policy". The expert's return is, in this
     order: the config's; the store's reference return of an expert, which imports of D4RL have; the
-    mean return of the episodes.
+    mean return of the episodes. Returns may be negative.
     """
     if OBJECTIVES[config.objective].tokens != "return":
         return 0.0, 1.0
-    schema = selection.schema
     zero = config.return_zero
     if zero is None:
-        zero = _reference_return(schema, "random") or 0.0
+        zero = _reference_return(selection, "random") or 0.0
     expert = config.return_scale
     if expert is None:
-        expert = _reference_return(schema, "expert")
+        expert = _reference_return(selection, "expert")
         if expert is None or expert <= zero:
             expert = float(selection.episodes("return").column("return").to_numpy().mean())
     if not expert > zero:
         raise ValueError(
             f"the return objective needs an expert's return above {zero:g}, got {expert:g}; "
-            "set return_scale"
+            "set return_scale, or a lower return_zero"
         )
     return zero, expert
 
 
-def _reference_return(schema: Schema, policy: str) -> float | None:
-    """A policy's return in the attribute `reference_returns`; None if the store has none."""
-    returns = schema.attributes.get("reference_returns")
+def _reference_return(selection: Selection, policy: str) -> float | None:
+    """A policy's return in the attribute `reference_returns`; None if the store has none.
+
+    They are of the collected reward: a store with a new one has none.
+    """
+    if "reward" in selection.catalog.fields:
+        return None
+    returns = selection.schema.attributes.get("reference_returns")
     value = returns.get(policy) if isinstance(returns, Mapping) else None
     return float(value) if isinstance(value, int | float) else None
