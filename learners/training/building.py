@@ -108,6 +108,10 @@ def _episodes(rows: Tensor, selection: Selection) -> str:
     return f"{named} and {omitted} more" if omitted > 0 else named
 
 
+_EQUAL = 1e-6
+"""Largest difference of equal returns, which are sums in float32, relative to them."""
+
+
 # A new policy for a selection of episodes.
 def build_policy(
     config: TrainConfig,
@@ -452,11 +456,16 @@ def build_values(
         return None
     scale = settings.reward_scale
     if scale is None:
-        returns = selection.episodes("return").column("return").to_numpy()
-        scale = 1000.0 / max(float(returns.max() - returns.min()), 1e-6)
+        scale = _reward_scale(selection.episodes("return").column("return").to_numpy())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return learner(policy, settings, scale)
+
+
+def _reward_scale(returns: np.ndarray) -> float:
+    """1000 over the spread of the returns; 1 where they differ by rounding alone."""
+    spread = float(returns.max() - returns.min())
+    return 1000.0 / spread if spread > _EQUAL * float(np.abs(returns).max()) else 1.0
 
 
 def _bounds(selection: Selection, layout: TokenLayout, shown: slice | None) -> Normaliser:

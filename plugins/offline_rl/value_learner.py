@@ -29,7 +29,8 @@ class ValueSettings:
         tau: rate at which target networks follow, per optimiser step.
         hidden: widths of the critics' hidden layers.
         reward_scale: factor on rewards; None for 1000 over the spread of the episodes' returns
-            (IQL, section 5 and its code: "dividing by the difference of returns").
+            (IQL, section 5 and its code: "dividing by the difference of returns"), and for 1 where
+            all returns are equal.
         at_least_one: names of a subclass's settings that must not be below 1.
 
     Raises ValueError for a value outside its range.

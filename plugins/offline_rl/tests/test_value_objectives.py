@@ -26,6 +26,7 @@ from gaitforge.learners.training.update import Updater
 from gaitforge.plugins.offline_rl.awr import AWR, AWRSettings
 from gaitforge.plugins.offline_rl.bear import BEAR
 from gaitforge.plugins.offline_rl.td3_bc import TD3BC
+from gaitforge.plugins.offline_rl.value_learner import ValueLearner
 from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
@@ -275,7 +276,9 @@ def test_the_policy_and_the_targets_of_td3_bc_wait_for_their_turn(selection: Sel
     assert isinstance(values, TD3BC)
     waiting = (updater.policy, values.target_policy, values.target_q)
     batches = TrainingBatches(config, selection, Ranks())
-    for number, (_, batch) in zip(range(4), batches, strict=False):
+    for number, (_, batch) in zip(range(6), batches, strict=False):
+        if number == 5:  # no transition of a part is known
+            batch = {**batch, "mask": torch.zeros_like(batch["mask"])}
         before = [parameters_to_vector(each.parameters()).clone() for each in (*waiting, values.q)]
         updater.step(batch, number, config.peak_lr)
         after = [parameters_to_vector(each.parameters()) for each in (*waiting, values.q)]
@@ -377,6 +380,18 @@ def test_the_returns_of_awr(lengths: list[int], trace: float, gamma: float, seed
                 weight *= trace
             expected[row, t] = total
     np.testing.assert_allclose(found, expected[mask], rtol=1e-6, atol=1e-6)
+
+
+def test_equal_returns_give_rewards_no_scale(selection: Selection) -> None:
+    config = replace(SHORT, objective="iql", values=SMALL_VALUES)
+    policy, _ = build_policy(config.settled(None), selection)
+    scales = []
+    for episodes in (selection, selection.with_rows(selection.rows[:1])):
+        values = build_values(config, policy, episodes)
+        assert isinstance(values, ValueLearner)
+        scales.append(values.reward_scale)
+    returns = selection.episodes("return")["return"].to_numpy()
+    assert scales == [pytest.approx(1000.0 / (returns.max() - returns.min())), 1.0]
 
 
 def test_what_does_not_fit_is_refused(selection: Selection, tmp_path: Path) -> None:
