@@ -204,6 +204,35 @@ def test_the_multiplier_of_bear_leaves_its_limit_when_it_should(
     assert float(multiplier) == limit
 
 
+def test_a_target_policy_draws_the_candidates_of_bear(selection: Selection) -> None:
+    updater = bear_updater(selection)
+    learner = updater.values
+    assert isinstance(learner, BEAR)
+    batches = TrainingBatches(updater._config, selection, Ranks())
+    batch = next(iter(batches))[1]
+    batches.stream.close()
+    critics = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        updater.optimiser.zero_grad()
+        learner.summed_loss(updater.policy, batch, 0).backward()
+        critics.append(parameters_to_vector([each.grad for each in learner.q.parameters()]))
+        with torch.no_grad():
+            for parameter in (*updater.policy.parameters(), *learner.spread.parameters()):
+                parameter.add_(0.5)
+    assert torch.equal(*critics)
+    actions = torch.rand(4, 5, 12)
+    tokens = torch.rand(5, updater.policy.layout.dim)
+    values = torch.stack([learner.q(tokens, action) for action in actions]).mean(0)
+    torch.testing.assert_close(learner._value_of(tokens, actions), values.amin(0))
+    pairs = ((learner.target_policy, updater.policy), (learner.target_spread, learner.spread))
+    before = [parameters_to_vector(target.parameters()) for target, _ in pairs]
+    learner.after_step(updater.policy, 0)
+    for (target, source), kept in zip(pairs, before, strict=True):
+        expected = kept.lerp(parameters_to_vector(source.parameters()), learner.settings.tau)
+        torch.testing.assert_close(parameters_to_vector(target.parameters()), expected)
+
+
 def test_the_constraint_of_bear_holds_back_saturated_actions(selection: Selection) -> None:
     """It compares samples before the tanh, where such actions still have a gradient."""
     updater = bear_updater(selection)
