@@ -198,8 +198,13 @@ class Updater:
         return Update(value, valid, bool(finite))
 
     def averages(self) -> dict[str, Tensor]:
-        """Parameter name -> its moving average; empty without one."""
-        return {} if self.average is None else dict(self.average.module.named_parameters())
+        """Parameter name -> its moving average; empty without one.
+
+        A parameter that the network uses twice has both names.
+        """
+        if self.average is None:
+            return {}
+        return dict(self.average.module.named_parameters(remove_duplicate=False))
 
     def load(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Load the weights, optimiser state and averages of a checkpoint after `step` steps."""
