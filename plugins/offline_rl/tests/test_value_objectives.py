@@ -430,6 +430,11 @@ def test_what_does_not_fit_is_refused(selection: Selection, tmp_path: Path) -> N
         TrainConfig(values={"gamma": 0.9})
     with pytest.raises(ValueError, match=r"expectile must lie in \(0, 1\)"):
         TrainConfig(objective="iql", values={"expectile": 1.0})
+    of_type = r"objective td3-bc: setting policy_every must be a whole number, got 1.5"
+    with pytest.raises(ValueError, match=of_type):  # the policy would learn in every third update
+        TrainConfig(objective="td3-bc", values={"policy_every": 1.5})
+    with pytest.raises(ValueError, match="setting hidden must be a list, got 256"):
+        TrainConfig(objective="td3-bc", values={"hidden": 256})
     schema = replace(selection.schema, fields=selection.schema.fields[:2])
     store = Store.create(tmp_path / "s", schema)
     steps = {name: selection.read(name) for name in ("obs", "action")}
