@@ -103,6 +103,22 @@ def test_an_exported_policy_scores_what_its_run_does(
         assert other.returns != found.returns, "the policy reads its target"
 
 
+def test_an_export_is_not_asked_for_two_things_by_one_number(store: Path, tmp_path: Path) -> None:
+    """Only the return is in units that the references change, in a run's evaluation, too."""
+    config = replace(SCALED, condition=("return_to_go", "driver"))
+    for scale, is_refused in ((RETURNS["expert"], False), (RETURNS["expert"] / 2, True)):
+        trained = train(store, replace(config, return_scale=scale), f"both-{scale:.0f}")
+        out = tmp_path / f"{scale:.0f}"
+        run_export(ONNX_ONLY, trained.folder, out, Silent())
+        expected = evaluate_policy(trained, PLAN, Silent())
+        if is_refused:
+            with pytest.raises(ValueError, match="by one number for return_to_go, driver"):
+                evaluate_policy(run_source(out), PLAN, Silent())
+            continue
+        found = evaluate_policy(run_source(out), PLAN, Silent())
+        assert found.returns[0] == pytest.approx(expected.returns[0], rel=1e-3)
+
+
 def test_without_references_those_of_the_tasks_policies_count(policies: str) -> None:
     plan = replace(PLAN, references=None, policies=policies)
     record = evaluate_policy(plan.source("expert"), plan, Silent())
