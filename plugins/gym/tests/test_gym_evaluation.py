@@ -103,20 +103,14 @@ def test_an_exported_policy_scores_what_its_run_does(
         assert other.returns != found.returns, "the policy reads its target"
 
 
+@pytest.mark.slow
 def test_an_export_is_not_asked_for_two_things_by_one_number(store: Path, tmp_path: Path) -> None:
     """Only the return is in units that the references change, in a run's evaluation, too."""
-    config = replace(SCALED, condition=("return_to_go", "driver"))
-    for scale, is_refused in ((RETURNS["expert"], False), (RETURNS["expert"] / 2, True)):
-        trained = train(store, replace(config, return_scale=scale), f"both-{scale:.0f}")
-        out = tmp_path / f"{scale:.0f}"
-        run_export(ONNX_ONLY, trained.folder, out, Silent())
-        expected = evaluate_policy(trained, PLAN, Silent())
-        if is_refused:
-            with pytest.raises(ValueError, match="by one number for return_to_go, driver"):
-                evaluate_policy(run_source(out), PLAN, Silent())
-            continue
-        found = evaluate_policy(run_source(out), PLAN, Silent())
-        assert found.returns[0] == pytest.approx(expected.returns[0], rel=1e-3)
+    halved = replace(SCALED, return_scale=RETURNS["expert"] / 2)
+    trained = train(store, replace(halved, condition=("return_to_go", "driver")), "both")
+    run_export(ONNX_ONLY, trained.folder, tmp_path / "out", Silent())
+    with pytest.raises(ValueError, match="by one number for return_to_go, driver"):
+        evaluate_policy(run_source(tmp_path / "out"), PLAN, Silent())
 
 
 def test_without_references_those_of_the_tasks_policies_count(policies: str) -> None:
