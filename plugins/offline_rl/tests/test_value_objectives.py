@@ -316,6 +316,23 @@ def test_the_policy_and_the_targets_of_td3_bc_wait_for_their_turn(selection: Sel
     batches.stream.close()
 
 
+def test_the_next_actions_are_those_of_control(config: TrainConfig, selection: Selection) -> None:
+    """Without the dropout of the training, in which the policy itself stays."""
+    sizes = {"hidden_dim": 16, "n_heads": 2, "n_layers": 1, "context_len": 4, "dropout": 0.5}
+    config = replace(config, model="transformer", model_overrides=sizes).settled(None)
+    updater = updater_of(config, selection)
+    learner = updater.values
+    assert isinstance(learner, ValueLearner)
+    updater.policy.train()
+    batches = TrainingBatches(config, selection, Ranks())
+    _, batch = next(iter(batches))
+    batches.stream.close()
+    first, again = (learner.next_action(updater.policy, batch) for _ in range(2))
+    assert torch.equal(first, again)
+    assert all(module.training for module in updater.policy.modules())
+    assert not torch.equal(*(learner.action(updater.policy, batch) for _ in range(2)))
+
+
 FAILED, TIME_LIMIT = 1.0, -1.0
 """The only state of episodes that end so."""
 
