@@ -216,7 +216,8 @@ def test_a_target_policy_draws_the_candidates_of_bear(selection: Selection) -> N
         torch.manual_seed(0)
         updater.optimiser.zero_grad()
         learner.summed_loss(updater.policy, batch, 0).backward()
-        critics.append(parameters_to_vector([each.grad for each in learner.q.parameters()]))
+        grads = [each.grad for each in learner.q.parameters() if each.grad is not None]
+        critics.append(parameters_to_vector(grads))
         with torch.no_grad():
             for parameter in (*updater.policy.parameters(), *learner.spread.parameters()):
                 parameter.add_(0.5)

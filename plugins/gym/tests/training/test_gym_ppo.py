@@ -118,4 +118,4 @@ def test_an_experiment_finds_the_trainer_by_its_setting() -> None:
 @pytest.mark.parametrize("setting", ["epochs", "learning_rate", "reward_scale", "target_kl"])
 def test_settings_outside_their_range_are_refused(setting: str) -> None:
     with pytest.raises(ValueError, match=f"^{setting} must be "):
-        GymPPOConfig(**{setting: 0})
+        replace(TINY, **{setting: 0})
