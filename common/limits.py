@@ -1,11 +1,14 @@
 """Limits of numbers and sizes: ranges of a plan's fields, and bounds for foreign files."""
 
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from math import inf
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 from gaitforge.common.errors import DatasetError
 
@@ -77,6 +80,53 @@ def _ranges(kind: type) -> list[tuple[str, Range]]:
     hints = get_type_hints(kind, include_extras=True)
     annotated = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
     return [(name, each) for name, data in annotated for each in data if isinstance(each, Range)]
+
+
+_IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def check_types(owner: str, kind: type, values: Mapping[str, Any]) -> None:
+    """Check values of a dataclass's fields, by name: numbers, texts, and lists of them.
+
+    Other types, and those that cannot be told, are not checked.
+
+    Raises:
+        ValueError: a value is of another type; it begins with `owner`.
+    """
+    try:
+        hints = get_type_hints(kind) if values else {}
+    except NameError:  # of another package, imported for type checkers alone
+        return
+    for name, value in values.items():
+        hint = hints.get(name, Any)
+        if not _is_of(value, hint):
+            raise ValueError(f"{owner} {name} must be {_in_words(hint)}, got {value!r}")
+
+
+def _is_of(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_is_of(value, option) for option in get_args(hint))
+    if origin in (tuple, list, Sequence):
+        is_list = isinstance(value, list | tuple)
+        return is_list and all(_is_of(item, get_args(hint)[0]) for item in cast(Any, value))
+    if hint in (int, float):
+        number = Integral if hint is int else Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping)
+    return isinstance(value, hint) if hint in (bool, str, type(None)) else True
+
+
+def _in_words(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(map(_in_words, get_args(hint)))
+    if origin in (tuple, list, Sequence):
+        return "a list"
+    if hint is type(None):
+        return "none"
+    return _IN_WORDS.get(hint, "an object of named values")
 
 
 FREE_BYTES = 1 << 26

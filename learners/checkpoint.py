@@ -86,10 +86,21 @@ def save_checkpoint(
     if optimiser is not None:
         tensors |= optimiser_tensors(optimiser, OPTIMISER)
     text = json.dumps(card, allow_nan=False)
-    contiguous = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     path = run_dir / name
-    write_bytes_durably(path, to_safetensors(contiguous, {"card": text}))
+    write_bytes_durably(path, to_safetensors(_apart(tensors), {"card": text}))
     write_bytes_durably(path.with_suffix(".json"), (json.dumps(card, indent=2) + "\n").encode())
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, each in memory of its own: a network may use a weight twice."""
+    apart: dict[str, Tensor] = {}
+    places = set[int]()
+    for key, value in tensors.items():
+        kept = value.detach().cpu().contiguous()
+        place = kept.untyped_storage().data_ptr()
+        apart[key] = kept.clone() if place in places else kept
+        places.add(place)
+    return apart
 
 
 def checkpoint_path(run_dir: Path, which: str = "last") -> Path:

@@ -74,7 +74,7 @@ from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_S, steps_in
 from gaitforge.collectors.training_folder import POLICY
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.common.limits import LATER, Range
+from gaitforge.common.limits import LATER, Positive, Range, Whole
 from gaitforge.common.machine import default_threads
 from gaitforge.datasets.schema import consecutive_slices
 
@@ -391,19 +391,19 @@ class ExpertTrainingConfig(PPOSettings):
     """
 
     robot: str = DEFAULT_ROBOT
-    robots: int = 1024
+    robots: Positive = 1024
     sim: str = "mujoco"
     model: str = ""
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
     action_filter_hz: Annotated[float, Range(0.0)] = 0.0
     terrains: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
-    full_speed_steps: int = 12_000_000
+    full_speed_steps: Whole = 12_000_000
     start_from: str = ""
-    critic_updates: int = 20
-    tracking_weight: float = 0.0
+    critic_updates: Whole = 20
+    tracking_weight: Annotated[float, Range()] = 0.0
     randomisation: Written = field(default_factory=dict)
-    keep_every: int = 0
+    keep_every: Whole = 0
     episode_s: Annotated[float, Range(0.5, 60.0)] = field(default=EPISODE_S, metadata=LATER)
     rewards: Mapping[str, float] = field(default_factory=dict, metadata=LATER)
 

@@ -30,7 +30,14 @@ from gaitforge.collectors.training_folder import (
 )
 from gaitforge.common.errors import listed
 from gaitforge.common.files import tensors_below
-from gaitforge.common.limits import NotNegative, Positive, Range, check_ranges
+from gaitforge.common.limits import (
+    AboveZero,
+    NotNegative,
+    Positive,
+    Range,
+    Whole,
+    check_ranges,
+)
 from gaitforge.common.machine import why_no_gpu
 from gaitforge.common.networks import load_optimiser_tensors, optimiser_tensors
 
@@ -207,22 +214,22 @@ class PPOSettings:
             each.
     """
 
-    steps: int = 40_000_000
-    horizon: int = 24
-    epochs: int = 4
-    mini_batches: int = 4
+    steps: Positive = 40_000_000
+    horizon: Positive = 24
+    epochs: Positive = 4
+    mini_batches: Positive = 4
     hidden: tuple[int, ...] = (256, 128, 64)
-    learning_rate: float = 1e-3
-    max_learning_rate: float = 1e-3
-    falling_steps: int = 0
-    target_kl: float = 0.01
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.002
-    initial_std: float = 0.6
+    learning_rate: AboveZero = 1e-3
+    max_learning_rate: AboveZero = 1e-3
+    falling_steps: Whole = 0
+    target_kl: AboveZero = 0.01
+    gamma: Annotated[float, Range(0, 1)] = 0.99
+    gae_lambda: Annotated[float, Range(0, 1)] = 0.95
+    clip: AboveZero = 0.2
+    entropy: NotNegative = 0.002
+    initial_std: AboveZero = 0.6
     initial_weights: str = NORMAL
-    seed: int = 0
+    seed: Whole = 0
     threads: Annotated[int, Range(0, 512)] = 0
     learner_threads: Positive = 1
     device: str = "cpu"
@@ -230,6 +237,8 @@ class PPOSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"hidden must be widths of at least 1, got {list(self.hidden)}")
         if self.device not in _DEVICES:
             raise ValueError(f"unknown device '{self.device}'; allowed: {listed(_DEVICES)}")
         if self.initial_weights not in INITIAL_WEIGHTS:

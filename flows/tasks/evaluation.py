@@ -6,7 +6,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import inf, isfinite
+from math import inf, isclose, isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -365,7 +365,14 @@ class EvaluationPlan(ABC):
             )
         if references is not None and returns is not None:
             zero = returns["zero_return"]
-            target *= (references.hundred - zero) / (returns["expert_return"] - zero)
+            ratio = (references.hundred - zero) / (returns["expert_return"] - zero)
+            if labels and not isclose(ratio, 1.0, rel_tol=_SAME_RETURN):
+                raise ValueError(
+                    f"{source.place} is asked by one number for {listed(labels)}, and a return in "
+                    f"units of its training, not of the return that scores 100 on {self.name}; "
+                    "evaluate the run instead"
+                )
+            target *= ratio
         runtime = policy_runtime(source.runtime)
         policy = runtime.open(source.folder, robots, source.name, target, self.action_limit)
         fields = description["observation"]["fields"]
@@ -406,6 +413,8 @@ class EvaluationPlan(ABC):
         return {"weights": weights, **self.versions()}
 
 
+_SAME_RETURN = 1e-6
+"""Largest relative difference of equal returns: an export's are rounded to float32."""
 _MEANS = ("return", "success", "survival", "length")
 OF_THE_POLICY = ("return_target", "reset_every", "guidance")
 """Settings of how a trained policy is driven; all others say which episodes there are."""

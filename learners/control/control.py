@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gaitforge.common.errors import listed
 from gaitforge.learners.control.compiled_kernels import (
     bot_step,
     dense_step,
@@ -437,6 +438,9 @@ class LearnedPolicy:
         asked = return_target if isinstance(return_target, Mapping) else {TARGET: return_target}
         if not np.isfinite([*asked.values()]).all():
             raise ValueError(f"return_target must be a finite number, got {return_target}")
+        labels = network.condition.labels if network.conditioned else ()
+        if TARGET not in asked and (lacking := [name for name in labels if name not in asked]):
+            raise ValueError(f"return_target needs a target for {listed(lacking)}, too")
         if not action_limit > 0:
             raise ValueError(f"action_limit must be above 0, got {action_limit}")
         if reset_every < 0:

@@ -34,6 +34,7 @@ from gaitforge.common.extensions import (
     extension_names,
     named_extension,
 )
+from gaitforge.common.limits import check_types
 from gaitforge.learners.tokens import TokenLayout
 
 # Kind -> "module:class" of its config, whose `build(layout, act_dim)` makes the network.
@@ -343,6 +344,7 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
     for key in values:
         if key not in defaults:
             raise ValueError(f"model {name} has no setting {key!r}; {names_allowed(key, defaults)}")
+    check_types(f"model {name}: setting", config_class(entry.kind), values)
     return ModelSpec(entry.kind, config_class(entry.kind)(**{**entry.values, **values}))
 
 

@@ -108,6 +108,10 @@ def _episodes(rows: Tensor, selection: Selection) -> str:
     return f"{named} and {omitted} more" if omitted > 0 else named
 
 
+_EQUAL = 1e-6
+"""Largest difference of equal returns, which are sums in float32, relative to them."""
+
+
 # A new policy for a selection of episodes.
 def build_policy(
     config: TrainConfig,
@@ -125,8 +129,9 @@ def build_policy(
 
     With `start` it is the policy of that checkpoint, its average if it has one. Normalisers and
     bounds of inputs stay as they are: the weights were learned in these units, and in others the
-    same observation would give other actions. So do the return that counts as 1 (unless the config
-    has a `return_scale`) and what labels are measured by; the data add what the policy lacks.
+    same observation would give other actions. So do the returns that count as 0 and 1 (unless the
+    config has a `return_scale`, and with it maybe a `return_zero`) and what labels are measured by;
+    the data add what the policy lacks.
 
     Raises ValueError for an unknown model or setting, an objective that does not suit the model,
     fields that are not vectors, observations without named slices, or as `check_start`, and
@@ -147,7 +152,9 @@ def build_policy(
         policy = check_start(config, selection.schema, start, spec)
         notes = _cut_notes(config, policy, selection.schema, observed)
         if config.return_scale is not None:
-            zero, expert = _return_range(config, selection)
+            kept = float(policy.return_zero)
+            with_zero = replace(config, return_zero=kept) if _says_no_zero(config) else config
+            zero, expert = _return_range(with_zero, selection)
             policy.return_zero.fill_(zero)
             policy.return_scale.fill_(expert - zero)
             policy.label_scale = None  # it is of the other unit
@@ -264,8 +271,20 @@ def policy_settings(start_from: str, out: Path) -> dict[str, Any]:
     """
     begun = (out / CHECKPOINT).exists()
     start = TrainConfig(start_from=start_from)
-    settings = (read_checkpoint(out) if begun else read_start(start)).card.get("train_config", {})
+    card = (read_checkpoint(out) if begun else read_start(start)).card
+    settings = card.get("train_config") or _settings_of_network(card)
     return {name: settings[name] for name in OF_POLICY if name in settings}
+
+
+def _settings_of_network(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a policy that PPO trained, whose card has its network alone."""
+    try:
+        network = card["model"]
+        settings = {"model": network["kind"], "model_overrides": network["config"]}
+        gaussian = card["gaussian"] is not None
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the checkpoint's card cannot be read: {error!r}") from error
+    return settings | {"objective": "gaussian-bc" if gaussian else "bc"}
 
 
 def start_record(config: TrainConfig) -> dict[str, str]:
@@ -284,7 +303,8 @@ def check_start(
 
     Raises:
         ValueError: it has another network, layout of observations, size of actions, kind of output
-            (mean alone, Gaussian, bounded actor of an offline objective) or condition.
+            (mean alone, Gaussian, bounded actor of an offline objective) or condition, or a filter
+            of its actions.
     """
     _check_vectors(schema)
     spec = spec or _begun_spec(config, start)
@@ -304,6 +324,17 @@ def check_start(
         policy = policy_from(start.tensors, start.card)
         held = policy_card(policy, spec_from_json(start.card["model"]))
     check_layout(policy.layout, layout.stored_slices, name)
+    if policy.action_filter != 1.0:
+        raise ValueError(
+            f"this training cannot start from {name}: a filter of actions follows its network, "
+            "which no training learns through"
+        )
+    kept = float(policy.return_zero)
+    given = config.return_zero
+    if config.return_scale is None and not (given is None or _says_no_zero(config)):
+        raise ValueError(
+            f"return_zero {given:g} needs return_scale: {name} has {kept:g}, and its own unit"
+        )
     held = json.loads(json.dumps({part: held[part] for part in _MATCHED}))
     if difference := _first_difference(held, json.loads(json.dumps(needed))):
         theirs = start.card.get("train_config", {}).get("objective", config.objective)
@@ -311,6 +342,11 @@ def check_start(
             difference += f" (objective {theirs} there, {config.objective} here)"
         raise ValueError(f"this training cannot start from {name}: {difference}")
     return policy
+
+
+def _says_no_zero(config: TrainConfig) -> bool:
+    """Whether a config leaves the return that counts as 0 to the policy that it begins with."""
+    return config.return_zero == TrainConfig.return_zero
 
 
 def _first_difference(held: Any, needed: Any, path: str = "") -> str:
@@ -420,11 +456,16 @@ def build_values(
         return None
     scale = settings.reward_scale
     if scale is None:
-        returns = selection.episodes("return").column("return").to_numpy()
-        scale = 1000.0 / max(float(returns.max() - returns.min()), 1e-6)
+        scale = _reward_scale(selection.episodes("return").column("return").to_numpy())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return learner(policy, settings, scale)
+
+
+def _reward_scale(returns: np.ndarray) -> float:
+    """1000 over the spread of the returns; 1 where they differ by rounding alone."""
+    spread = float(returns.max() - returns.min())
+    return 1000.0 / spread if spread > _EQUAL * float(np.abs(returns).max()) else 1.0
 
 
 def _bounds(selection: Selection, layout: TokenLayout, shown: slice | None) -> Normaliser:
@@ -447,29 +488,33 @@ def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, flo
 
     FCNet's are "normalized, with 1.0 indicating an expert policy". The expert's return is, in this
     order: the config's; the store's reference return of an expert, which imports of D4RL have; the
-    mean return of the episodes.
+    mean return of the episodes. Returns may be negative.
     """
     if OBJECTIVES[config.objective].tokens != "return":
         return 0.0, 1.0
-    schema = selection.schema
     zero = config.return_zero
     if zero is None:
-        zero = _reference_return(schema, "random") or 0.0
+        zero = _reference_return(selection, "random") or 0.0
     expert = config.return_scale
     if expert is None:
-        expert = _reference_return(schema, "expert")
+        expert = _reference_return(selection, "expert")
         if expert is None or expert <= zero:
             expert = float(selection.episodes("return").column("return").to_numpy().mean())
     if not expert > zero:
         raise ValueError(
             f"the return objective needs an expert's return above {zero:g}, got {expert:g}; "
-            "set return_scale"
+            "set return_scale, or a lower return_zero"
         )
     return zero, expert
 
 
-def _reference_return(schema: Schema, policy: str) -> float | None:
-    """A policy's return in the attribute `reference_returns`; None if the store has none."""
-    returns = schema.attributes.get("reference_returns")
+def _reference_return(selection: Selection, policy: str) -> float | None:
+    """A policy's return in the attribute `reference_returns`; None if the store has none.
+
+    They are of the collected reward: a store with a new one has none.
+    """
+    if "reward" in selection.catalog.fields:
+        return None
+    returns = selection.schema.attributes.get("reference_returns")
     value = returns.get(policy) if isinstance(returns, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

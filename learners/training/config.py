@@ -138,7 +138,7 @@ class TrainConfig:
     validation_batches: _Count = 16
     checkpoint_every: _Count = 250
     keep_every: Annotated[int | None, Range(1, _LARGEST)] = None
-    return_scale: Annotated[float | None, Range(0, above=True)] = None
+    return_scale: Annotated[float | None, Range()] = None
     return_zero: Annotated[float | None, Range()] = 0.0
     normalise_actions: bool = True
     executed_actions: bool = False

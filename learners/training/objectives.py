@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gaitforge.common.errors import names_allowed
 from gaitforge.common.extensions import Registered
+from gaitforge.common.limits import check_types
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,7 +70,8 @@ def value_settings(objective: str, overrides: Mapping[str, Any]) -> Any:
     """The settings of a value-based objective, some replaced; None for imitation.
 
     Raises:
-        ValueError: a setting that the objective does not have, or a value outside its range.
+        ValueError: a setting that the objective does not have, or a value of another type or
+            outside its range.
     """
     learner = value_class(objective)
     names = [setting.name for setting in fields(learner.settings_class)] if learner else []
@@ -77,7 +79,10 @@ def value_settings(objective: str, overrides: Mapping[str, Any]) -> Any:
         if name not in names:
             choices = f"; {names_allowed(name, names)}" if names else ", as it learns no values"
             raise ValueError(f"objective {objective} has no setting {name!r}{choices}")
-    return learner.settings_class(**overrides) if learner else None
+    if not learner:
+        return None
+    check_types(f"objective {objective}: setting", learner.settings_class, overrides)
+    return learner.settings_class(**overrides)
 
 
 def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tuple[str, ...]:

@@ -132,6 +132,10 @@ class ValueLosses(nn.Module, ABC):
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """All losses of optimiser step `number` (from 0), summed over the valid steps; scalar."""
 
+    def updates_policy(self, number: int) -> bool:
+        """Whether optimiser step `number` updates the policy."""
+        return True
+
     @abstractmethod
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """Update the targets after optimiser step `number`."""
@@ -194,8 +198,13 @@ class Updater:
         return Update(value, valid, bool(finite))
 
     def averages(self) -> dict[str, Tensor]:
-        """Parameter name -> its moving average; empty without one."""
-        return {} if self.average is None else dict(self.average.module.named_parameters())
+        """Parameter name -> its moving average; empty without one.
+
+        A parameter that the network uses twice has both names.
+        """
+        if self.average is None:
+            return {}
+        return dict(self.average.module.named_parameters(remove_duplicate=False))
 
     def load(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Load the weights, optimiser state and averages of a checkpoint after `step` steps."""
@@ -225,7 +234,10 @@ class Updater:
         if self.values is None:
             return self.summed_loss(self.policy, part)
         if not part["mask"].any():  # none of its transitions is known
-            return 0.0 * torch.stack([parameter.sum() for parameter in self._trained]).sum()
+            updated = self._trained
+            if not self.values.updates_policy(number):  # every rank has the same gradients
+                updated = [value for value in self.values.parameters() if value.requires_grad]
+            return 0.0 * torch.stack([parameter.sum() for parameter in updated]).sum()
         with self._precision():
             return self.values.summed_loss(self.policy, part, number)
 

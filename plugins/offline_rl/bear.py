@@ -1,15 +1,21 @@
 """BEAR (Kumar et al., 2019, https://arxiv.org/abs/1906.00949)."""
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from gaitforge.common.networks import Ensemble
+from gaitforge.common.networks import Ensemble, follow
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.plugins.offline_rl.squashed import SquashedGaussian
-from gaitforge.plugins.offline_rl.value_learner import Batch, ValueLearner, ValueSettings
+from gaitforge.plugins.offline_rl.value_learner import (
+    Batch,
+    ValueLearner,
+    ValueSettings,
+    frozen_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,13 @@ class BEAR(ValueLearner):
 
     Algorithm 1 of the paper: a VAE draws actions like the data's, the maximum mean discrepancy
     (equation 3) of the policy's actions to them has a Lagrange multiplier, and the next value is
-    the best of several candidates' 0.75 min + 0.25 max. As in the published code, actions are
-    compared before the tanh, where saturated ones still have a gradient, and the logarithm of the
-    multiplier is clipped to [-5, 10] after each step. Deviation: the multiplier learns at the
-    critics' rate (published code: 1e-3 beside 3e-4), like all parameters but the policy's.
+    the best 0.75 min + 0.25 max of several candidates, which a target policy draws. As in the
+    published code, actions are compared before the tanh, where saturated ones still have a
+    gradient, the policy's value is the least of the critics' means over its samples, and the
+    logarithm of the multiplier is clipped to [-5, 10] after each step. Deviations: the multiplier
+    learns at the critics' rate (published code: 1e-3 beside 3e-4), like all parameters but the
+    policy's; and the robot acts by the mean, where the published code takes the sample of ten that
+    the first critic values most.
     """
 
     settings_class = BEARSettings
@@ -55,6 +64,8 @@ class BEAR(ValueLearner):
         super().__init__(policy, settings, reward_scale)
         self.spread = SquashedGaussian(self._critic_sizes(of_actions=False), self._act_dim)
         self.behaviour = ActionVAE(self._obs_dim, self._act_dim, settings.hidden)
+        self.target_policy = deepcopy(policy).requires_grad_(False)
+        self.target_spread = deepcopy(self.spread).requires_grad_(False)
         self.log_multiplier = nn.Parameter(torch.zeros(()))
         # Checkpoints of versions that did not clip it may hold one beyond the range.
         self.register_load_state_dict_post_hook(lambda *_: self._project_multiplier())
@@ -64,9 +75,9 @@ class BEAR(ValueLearner):
         step = self.transitions(policy, batch)
         settings = self.settings
         mean = self.action(policy, batch, bounded=False)
-        next_mean = self.next_action(policy, batch, bounded=False)
+        next_mean = self.next_action(self.target_policy, batch, bounded=False)
         with torch.no_grad():
-            following, _ = self.spread.sample(next_mean, step.next_obs, settings.candidates)
+            following, _ = self.target_spread.sample(next_mean, step.next_obs, settings.candidates)
             obs = step.next_obs.expand(len(following), *step.next_obs.shape)
             values = self.target_q(obs.flatten(0, 1), following.flatten(0, 1))
             value = self._soft_minimum(values).unflatten(0, following.shape[:2]).amax(0)
@@ -75,7 +86,7 @@ class BEAR(ValueLearner):
         like_data = self.behaviour.draw_before_tanh(step.obs, settings.samples)
         discrepancy = mean_discrepancy(samples, like_data, settings.width)
         if number >= settings.warm_up:
-            loss = loss - self._least_value(step.obs, samples[0].tanh()).sum()
+            loss = loss - self._value_of(step.obs, samples.tanh()).sum()
         multiplier = self.log_multiplier.exp()
         loss = loss + (multiplier.detach() * discrepancy).sum()
         return loss - multiplier * (discrepancy.detach() - settings.threshold).sum()
@@ -83,7 +94,16 @@ class BEAR(ValueLearner):
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""
         super().after_step(policy, number)
+        follow(self.target_policy, policy, self.settings.tau)
+        follow(self.target_spread, self.spread, self.settings.tau)
         self._project_multiplier()
+
+    def _value_of(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """(N,) the least of the critics' mean values of actions (n, N, A), which get gradients."""
+        repeated = obs.expand(len(actions), *obs.shape).flatten(0, 1)
+        with frozen_parameters(self.q):
+            values = self.q(repeated, actions.flatten(0, 1)).unflatten(1, actions.shape[:2])
+        return values.mean(1).amin(0)
 
     @torch.no_grad()
     def _project_multiplier(self) -> None:

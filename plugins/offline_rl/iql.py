@@ -34,7 +34,8 @@ class IQLSettings(ValueSettings):
 class IQL(ValueLearner):
     """Values by expectile regression on the data's actions alone; the policy by weighted imitation.
 
-    Equations 5 (V), 6 (Q) and 7 (policy) of the paper.
+    Equations 5 (V), 6 (Q) and 7 (policy) of the paper. Deviation: the policy's rate is constant by
+    default, where the published one falls to 0 by a cosine.
     """
 
     settings_class = IQLSettings

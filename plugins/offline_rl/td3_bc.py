@@ -66,7 +66,7 @@ class TD3BC(ValueLearner):
             following = (following + noise).clamp(-1.0, 1.0)
             value = self._next_value(step, following)
         loss = self._critic_loss(step, value)
-        if number % settings.policy_every == 0:
+        if self.updates_policy(number):
             action = self.action(policy, batch)
             with frozen_parameters(self.q):
                 loss = loss + self._policy_loss(step, action).sum()
@@ -82,8 +82,12 @@ class TD3BC(ValueLearner):
         weight = self.settings.alpha / value.detach().abs().mean()
         return (action - step.action).square().mean(-1) - weight * value
 
+    def updates_policy(self, number: int) -> bool:
+        """See `ValueLosses`."""
+        return number % self.settings.policy_every == 0
+
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`; as in the published code, targets move when the policy does."""
-        if number % self.settings.policy_every == 0:
+        if self.updates_policy(number):
             super().after_step(policy, number)
             follow(self.target_policy, policy, self.settings.tau)

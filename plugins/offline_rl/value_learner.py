@@ -29,7 +29,8 @@ class ValueSettings:
         tau: rate at which target networks follow, per optimiser step.
         hidden: widths of the critics' hidden layers.
         reward_scale: factor on rewards; None for 1000 over the spread of the episodes' returns
-            (IQL, section 5 and its code: "dividing by the difference of returns").
+            (IQL, section 5 and its code: "dividing by the difference of returns"), and for 1 where
+            all returns are equal.
         at_least_one: names of a subclass's settings that must not be below 1.
 
     Raises ValueError for a value outside its range.
@@ -168,7 +169,7 @@ class ValueLearner(ValueLosses):
         """(N, A) actions of the policy at the steps after the valid ones, without gradients.
 
         A window and the step after it are one sequence of T + 1 steps, so that a network with a
-        memory has seen the same as in `action`.
+        memory has seen the same as in `action`. Dropout is off, as in control.
         """
         mask = batch["mask"]
         after = torch.cat([mask.new_zeros(len(mask), 1), mask], dim=1)
@@ -176,13 +177,24 @@ class ValueLearner(ValueLosses):
         longer = {"obs": obs, "mask": after}
         if BODY in batch:
             longer[BODY] = batch[BODY]
-        with _bounds(policy, bounded):
+        with _bounds(policy, bounded), _evaluated(policy):
             return policy.predict_batch(longer)[after]
 
 
 def _bounds(policy: PolicyNetwork, bounded: bool) -> AbstractContextManager[None]:
     assert isinstance(policy.network, BoundedNetwork), "those of these objectives are"
     return nullcontext() if bounded else policy.network.unbounded()
+
+
+@contextmanager
+def _evaluated(module: nn.Module) -> Iterator[None]:
+    """Within the block, a module is in eval mode."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from gaitforge.learners.checkpoint import (
     save_checkpoint,
 )
 from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.update import Updater
 from tests.learners.making import OBS_SLICES, SMALL, make_policy
 
 
@@ -52,6 +55,24 @@ def test_a_moving_average_is_what_acts(tmp_path: Path) -> None:
     obs = torch.randn(2, 9, 70)
     with torch.no_grad():
         assert torch.equal(load_policy(tmp_path)(obs), averaged(obs))
+
+
+def test_a_weight_that_a_network_uses_twice_is_saved_as_it_acts(tmp_path: Path) -> None:
+    policy = make_policy()
+    first, second = policy.network.layers
+    second.ffn = first.ffn
+    updater = Updater(policy, TrainConfig(ema_decay=0.5), Ranks())
+    assert updater.average is not None
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(2.0)
+    updater.average.update_parameters(policy)
+    card = policy_card(policy, preset("fcnet", SMALL["fcnet"]))
+    save_checkpoint(tmp_path, policy, updater.optimiser, card, updater.averages())
+    obs = torch.randn(2, 9, 70)
+    with torch.no_grad():
+        assert torch.equal(load_policy(tmp_path)(obs), updater.acting_policy()(obs))
+        assert not torch.equal(load_policy(tmp_path)(obs), policy(obs))
 
 
 @pytest.mark.parametrize("version", [3, 4, None])

@@ -103,6 +103,16 @@ def test_an_exported_policy_scores_what_its_run_does(
         assert other.returns != found.returns, "the policy reads its target"
 
 
+@pytest.mark.slow
+def test_an_export_is_not_asked_for_two_things_by_one_number(store: Path, tmp_path: Path) -> None:
+    """Only the return is in units that the references change, in a run's evaluation, too."""
+    halved = replace(SCALED, return_scale=RETURNS["expert"] / 2)
+    trained = train(store, replace(halved, condition=("return_to_go", "driver")), "both")
+    run_export(ONNX_ONLY, trained.folder, tmp_path / "out", Silent())
+    with pytest.raises(ValueError, match="by one number for return_to_go, driver"):
+        evaluate_policy(run_source(tmp_path / "out"), PLAN, Silent())
+
+
 def test_without_references_those_of_the_tasks_policies_count(policies: str) -> None:
     plan = replace(PLAN, references=None, policies=policies)
     record = evaluate_policy(plan.source("expert"), plan, Silent())

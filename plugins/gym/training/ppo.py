@@ -18,7 +18,7 @@ from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_algorithm as checkpoint
 from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, PpoUpdate
 from gaitforge.collectors.training_folder import POLICY, Report
-from gaitforge.common.limits import Positive
+from gaitforge.common.limits import AboveZero, NotNegative, Positive
 from gaitforge.plugins.gym.environments.batch import TaskBatch
 from gaitforge.plugins.gym.environments.tasks import find_task
 
@@ -44,13 +44,13 @@ class GymPPOConfig(PPOSettings):
     environments: Positive = 64
     model: str = "mlp"
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
-    reward_scale: float = 0.01
-    horizon: int = 32
-    epochs: int = 5
-    learning_rate: float = 5e-4
-    target_kl: float = 0.008
-    entropy: float = 0.0
-    initial_std: float = 1.0
+    reward_scale: AboveZero = 0.01
+    horizon: Positive = 32
+    epochs: Positive = 5
+    learning_rate: AboveZero = 5e-4
+    target_kl: AboveZero = 0.008
+    entropy: NotNegative = 0.0
+    initial_std: AboveZero = 1.0
     threads: Positive = 1
 
     def __post_init__(self) -> None:

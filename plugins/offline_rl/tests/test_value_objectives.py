@@ -26,6 +26,7 @@ from gaitforge.learners.training.update import Updater
 from gaitforge.plugins.offline_rl.awr import AWR, AWRSettings
 from gaitforge.plugins.offline_rl.bear import BEAR
 from gaitforge.plugins.offline_rl.td3_bc import TD3BC
+from gaitforge.plugins.offline_rl.value_learner import ValueLearner
 from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
@@ -203,6 +204,36 @@ def test_the_multiplier_of_bear_leaves_its_limit_when_it_should(
     assert float(multiplier) == limit
 
 
+def test_a_target_policy_draws_the_candidates_of_bear(selection: Selection) -> None:
+    updater = bear_updater(selection)
+    learner = updater.values
+    assert isinstance(learner, BEAR)
+    batches = TrainingBatches(updater._config, selection, Ranks())
+    batch = next(iter(batches))[1]
+    batches.stream.close()
+    critics = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        updater.optimiser.zero_grad()
+        learner.summed_loss(updater.policy, batch, 0).backward()
+        grads = [each.grad for each in learner.q.parameters() if each.grad is not None]
+        critics.append(parameters_to_vector(grads))
+        with torch.no_grad():
+            for parameter in (*updater.policy.parameters(), *learner.spread.parameters()):
+                parameter.add_(0.5)
+    assert torch.equal(*critics)
+    actions = torch.rand(4, 5, 12)
+    tokens = torch.rand(5, updater.policy.layout.dim)
+    values = torch.stack([learner.q(tokens, action) for action in actions]).mean(0)
+    torch.testing.assert_close(learner._value_of(tokens, actions), values.amin(0))
+    pairs = ((learner.target_policy, updater.policy), (learner.target_spread, learner.spread))
+    before = [parameters_to_vector(target.parameters()) for target, _ in pairs]
+    learner.after_step(updater.policy, 0)
+    for (target, source), kept in zip(pairs, before, strict=True):
+        expected = kept.lerp(parameters_to_vector(source.parameters()), learner.settings.tau)
+        torch.testing.assert_close(parameters_to_vector(target.parameters()), expected)
+
+
 def test_the_constraint_of_bear_holds_back_saturated_actions(selection: Selection) -> None:
     """It compares samples before the tanh, where such actions still have a gradient."""
     updater = bear_updater(selection)
@@ -275,13 +306,32 @@ def test_the_policy_and_the_targets_of_td3_bc_wait_for_their_turn(selection: Sel
     assert isinstance(values, TD3BC)
     waiting = (updater.policy, values.target_policy, values.target_q)
     batches = TrainingBatches(config, selection, Ranks())
-    for number, (_, batch) in zip(range(4), batches, strict=False):
+    for number, (_, batch) in zip(range(6), batches, strict=False):
+        if number == 5:  # no transition of a part is known
+            batch = {**batch, "mask": torch.zeros_like(batch["mask"])}
         before = [parameters_to_vector(each.parameters()).clone() for each in (*waiting, values.q)]
         updater.step(batch, number, config.peak_lr)
         after = [parameters_to_vector(each.parameters()) for each in (*waiting, values.q)]
         moved = [not torch.equal(one, other) for one, other in zip(before, after, strict=True)]
         assert moved == [number % 2 == 0] * 3 + [True]
     batches.stream.close()
+
+
+def test_the_next_actions_are_those_of_control(config: TrainConfig, selection: Selection) -> None:
+    """Without the dropout of the training, in which the policy itself stays."""
+    sizes = {"hidden_dim": 16, "n_heads": 2, "n_layers": 1, "context_len": 4, "dropout": 0.5}
+    config = replace(config, model="transformer", model_overrides=sizes).settled(None)
+    updater = updater_of(config, selection)
+    learner = updater.values
+    assert isinstance(learner, ValueLearner)
+    updater.policy.train()
+    batches = TrainingBatches(config, selection, Ranks())
+    _, batch = next(iter(batches))
+    batches.stream.close()
+    first, again = (learner.next_action(updater.policy, batch) for _ in range(2))
+    assert torch.equal(first, again)
+    assert all(module.training for module in updater.policy.modules())
+    assert not torch.equal(*(learner.action(updater.policy, batch) for _ in range(2)))
 
 
 FAILED, TIME_LIMIT = 1.0, -1.0
@@ -379,6 +429,18 @@ def test_the_returns_of_awr(lengths: list[int], trace: float, gamma: float, seed
     np.testing.assert_allclose(found, expected[mask], rtol=1e-6, atol=1e-6)
 
 
+def test_equal_returns_give_rewards_no_scale(selection: Selection) -> None:
+    config = replace(SHORT, objective="iql", values=SMALL_VALUES)
+    policy, _ = build_policy(config.settled(None), selection)
+    scales = []
+    for episodes in (selection, selection.with_rows(selection.rows[:1])):
+        values = build_values(config, policy, episodes)
+        assert isinstance(values, ValueLearner)
+        scales.append(values.reward_scale)
+    returns = selection.episodes("return")["return"].to_numpy()
+    assert scales == [pytest.approx(1000.0 / (returns.max() - returns.min())), 1.0]
+
+
 def test_what_does_not_fit_is_refused(selection: Selection, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"objective iql has no setting 'alpha'; allowed: gamma, "):
         TrainConfig(objective="iql", values={"alpha": 1.0})
@@ -386,6 +448,11 @@ def test_what_does_not_fit_is_refused(selection: Selection, tmp_path: Path) -> N
         TrainConfig(values={"gamma": 0.9})
     with pytest.raises(ValueError, match=r"expectile must lie in \(0, 1\)"):
         TrainConfig(objective="iql", values={"expectile": 1.0})
+    of_type = r"objective td3-bc: setting policy_every must be a whole number, got 1.5"
+    with pytest.raises(ValueError, match=of_type):  # the policy would learn in every third update
+        TrainConfig(objective="td3-bc", values={"policy_every": 1.5})
+    with pytest.raises(ValueError, match="setting hidden must be a list, got 256"):
+        TrainConfig(objective="td3-bc", values={"hidden": 256})
     schema = replace(selection.schema, fields=selection.schema.fields[:2])
     store = Store.create(tmp_path / "s", schema)
     steps = {name: selection.read(name) for name in ("obs", "action")}

@@ -452,3 +452,18 @@ def test_unknown_rewards_lengths_and_weights_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **change)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *((name, 0) for name in ("steps", "horizon", "epochs", "mini_batches", "robots")),
+        *((name, -1e-3) for name in ("learning_rate", "max_learning_rate", "target_kl", "clip")),
+        *((name, 1.5) for name in ("gamma", "gae_lambda")),
+        *((name, -1) for name in ("falling_steps", "entropy", "initial_std", "seed")),
+        ("hidden", ()),
+    ],
+)
+def test_settings_outside_their_range_are_refused(setting: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{setting} must be "):
+        replace(TINY, **{setting: value})

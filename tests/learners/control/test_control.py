@@ -8,6 +8,7 @@ import torch
 
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.policy_network import GaussianSpread
+from gaitforge.learners.tokens import Condition
 from tests.learners.making import Seen, make_policy
 
 
@@ -111,6 +112,10 @@ def test_wrong_use_is_refused() -> None:
         LearnedPolicy(network, num_robots=0)
     with pytest.raises(ValueError, match="return_target"):
         LearnedPolicy(network, num_robots=1, return_target=float("nan"))
+    both = Condition(("return_to_go", "driver"))
+    conditioned = make_policy(tokens="return", condition=both)
+    with pytest.raises(ValueError, match="return_target needs a target for driver, too"):
+        LearnedPolicy(conditioned, num_robots=1, return_target={"return_to_go": 1.0})
     with pytest.raises(ValueError, match="reset_every must not be negative"):
         LearnedPolicy(network, num_robots=1, reset_every=-1)
     with pytest.raises(ValueError, match="deterministic and cannot be sampled"):

@@ -165,3 +165,25 @@ def test_unknown_models_and_settings_are_refused() -> None:
         spec_from_json({"kind": "mamba", "config": {}})
     with pytest.raises(ValueError, match="settings of bot cannot be read"):
         spec_from_json({"kind": "bot", "config": {"depth": 3}})
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "value", "needed"),
+    [
+        ("bot", "fixed_std", "x", "a number or none"),
+        ("bot", "body", 5, "a text or an object of named values"),
+        ("body-mlp", "n_modes", None, "a whole number"),
+        ("transformer", "dropout", [1], "a number"),
+        ("transformer", "embedding_norm", 1, "true or false"),
+        ("fcnet", "hidden_dim", True, "a whole number"),
+        ("flow", "temperature", {"a": 1}, "a number"),
+    ],
+)
+def test_settings_of_another_type_are_refused(
+    model: str, setting: str, value: object, needed: str
+) -> None:
+    if model not in PRESETS:
+        pytest.skip("its plug-in is not here")
+    words = f"model {model}: setting {setting} must be {needed}, got "
+    with pytest.raises(ValueError, match=words):
+        preset(model, {setting: value})

@@ -10,9 +10,19 @@ import torch
 
 from gaitforge.common.files import sha256_file
 from gaitforge.datasets import Selection
-from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from gaitforge.learners.checkpoint import (
+    CHECKPOINT,
+    load_policy,
+    policy_card,
+    read_checkpoint,
+    save_checkpoint,
+)
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.policy_network import GaussianSpread
+from gaitforge.learners.training.building import policy_settings
+from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import train
-from tests.learners.making import OF_VALUES, SHORT, SMALL, make_selection
+from tests.learners.making import OF_VALUES, SHORT, SMALL, make_policy, make_selection
 from tests.learners.training.test_resume import Killed, after, assert_same_run, crash
 
 SOURCE = replace(
@@ -72,6 +82,23 @@ def test_a_return_that_is_asked_for_replaces_the_others(
     assert (policy.return_at(0.0), policy.return_at(1.0)) == (10.0, 50.0)
 
 
+def test_the_return_that_counts_as_0_stays_or_is_given_with_the_other(
+    selection: Selection, tmp_path: Path
+) -> None:
+    first = replace(SOURCE, steps=1, return_zero=-20.0, return_scale=30.0)
+    start = train(first, selection, tmp_path / "first").run_dir
+    config = replace(SOURCE, steps=1, start_from=str(start))
+    for number, (change, expected) in enumerate(
+        [({}, (-20.0, 30.0)), ({"return_scale": 40.0}, (-20.0, 40.0))]
+    ):
+        policy = load_policy(
+            train(replace(config, **change), selection, tmp_path / f"{number}").run_dir
+        )
+        assert (policy.return_at(0.0), policy.return_at(1.0)) == expected
+    with pytest.raises(ValueError, match=r"return_zero 5 needs return_scale: .* has -20"):
+        train(replace(config, return_zero=5.0), selection, tmp_path / "refused")
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_overrides": SMALL["fcnet"] | {"n_modes": 2}}, "model.config.n_modes is 3 there, 2"),
     ({"objective": "bc"}, "objective return there, bc here"),
@@ -105,3 +132,28 @@ def test_a_refused_folder_says_how_to_go_on(
     words = rf"another batch_size \(8, here 4\), start_from \(none, here {source}\), steps \(2, "
     with pytest.raises(ValueError, match=words):
         train(other, selection, run)
+
+
+def of_ppo(folder: Path, action_filter: float = 1.0) -> Path:
+    """The folder of a policy as a training by PPO leaves it: its card tells of no `TrainConfig`."""
+    sizes = {"hidden_dim": 8, "n_layers": 1}
+    policy = make_policy("mlp", settings=sizes, gaussian=GaussianSpread(12)).filtered(action_filter)
+    folder.mkdir()
+    card = policy_card(policy, preset("mlp", sizes)) | {"reinforcement_learning": {}}
+    save_checkpoint(folder, policy, None, card)
+    return folder
+
+
+def test_a_policy_of_ppo_is_trained_further(selection: Selection, tmp_path: Path) -> None:
+    start = str(of_ppo(tmp_path / "ppo"))
+    settings = policy_settings(start, tmp_path / "run")
+    assert settings["objective"] == "gaussian-bc"
+    config = TrainConfig.recommended(**settings, start_from=start, steps=2, batch_size=8)
+    assert train(config, selection, tmp_path / "run").steps == 2
+
+
+def test_a_policy_with_a_filter_is_not(selection: Selection, tmp_path: Path) -> None:
+    start = str(of_ppo(tmp_path / "ppo", action_filter=0.4))
+    config = TrainConfig.recommended(**policy_settings(start, tmp_path / "run"), start_from=start)
+    with pytest.raises(ValueError, match=r"cannot start from .*: a filter of actions follows"):
+        train(config, selection, tmp_path / "run")

@@ -113,3 +113,9 @@ def test_an_experiment_finds_the_trainer_by_its_setting() -> None:
     assert (task, trainer.setting) == ("gym", "env")
     assert trainer.settings_class() is GymPPOConfig
     assert network_trainer({"robot": "a1"}) is None
+
+
+@pytest.mark.parametrize("setting", ["epochs", "learning_rate", "reward_scale", "target_kl"])
+def test_settings_outside_their_range_are_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"^{setting} must be "):
+        replace(TINY, **{setting: 0})

@@ -25,7 +25,7 @@ from gaitforge.collectors.experts.ppo_algorithm import (
     run_updates,
 )
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.common.limits import Positive, Range
+from gaitforge.common.limits import AboveZero, NotNegative, Positive, Range
 from gaitforge.common.machine import default_threads
 from gaitforge.plugins.mocapact.humanoid.clips.reference import ReferenceClip
 from gaitforge.plugins.mocapact.humanoid.clips.snippets import Snippet
@@ -64,15 +64,15 @@ class ResidualTrainingConfig(PPOSettings):
     steps: Positive = 150_000
     humanoids: Positive = 64
     horizon: Positive = 16
-    epochs: int = 5
+    epochs: Positive = 5
     hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 5e-4
-    target_kl: float = 0.3
-    gamma: float = 0.95
-    entropy: float = 0.0
-    initial_std: float = 1.0
-    residual_scale: float = 0.05
-    residual_price: float = 0.05
+    learning_rate: AboveZero = 5e-4
+    target_kl: AboveZero = 0.3
+    gamma: Annotated[float, Range(0, 1, below=True)] = 0.95
+    entropy: NotNegative = 0.0
+    initial_std: AboveZero = 1.0
+    residual_scale: AboveZero = 0.05
+    residual_price: NotNegative = 0.05
     clip_starts: Annotated[float, Range(0, 1)] = 0.25
     termination_error: Annotated[float, Range(0, TERMINATION_ERROR, True)] = TERMINATION_ERROR
     start_from: str = ""

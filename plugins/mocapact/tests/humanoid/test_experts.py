@@ -260,3 +260,11 @@ def test_missing_and_wrong_experts_are_refused(trained: Path, tmp_path: Path) ->
 def test_impossible_settings_are_refused(change: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         PDLaw(**change) if "look_ahead" in change else replace(TINY, **change)
+
+
+@pytest.mark.parametrize("setting", ["epochs", "learning_rate", "initial_std", "residual_scale"])
+def test_settings_of_a_training_outside_their_range_are_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"^{setting} must be "):
+        training.ResidualTrainingConfig(**{setting: 0})
+    with pytest.raises(ValueError, match="gamma must be at least 0 and below 1"):
+        training.ResidualTrainingConfig(gamma=1.0)  # its rewards are multiplied by 1 - gamma
