@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
+from unicodedata import category
 
 
 class DatasetError(ValueError):
@@ -43,10 +44,13 @@ def first_line(error: BaseException | str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text in one line, in which line breaks and a terminal's control characters are escaped."""
+    """Text in one line, in which line breaks and a terminal's control characters are escaped.
+
+    Spaces of all kinds stay, such as those in "5 ± 2" that do not break.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or category(c) == "Zs" else ascii(c)[1:-1] for c in text)
 
 
 def listed(values: Iterable[object], limit: int = 24) -> str:

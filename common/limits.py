@@ -108,8 +108,10 @@ def _is_of(value: object, hint: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_is_of(value, option) for option in get_args(hint))
     if origin in (tuple, list, Sequence):
+        of_items = {item for item in get_args(hint) if item is not Ellipsis}
+        of_item = of_items.pop() if len(of_items) == 1 else Any
         is_list = isinstance(value, list | tuple)
-        return is_list and all(_is_of(item, get_args(hint)[0]) for item in cast(Any, value))
+        return is_list and all(_is_of(item, of_item) for item in cast(Any, value))
     if hint in (int, float):
         number = Integral if hint is int else Real
         return isinstance(value, number) and not isinstance(value, bool)

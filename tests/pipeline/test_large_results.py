@@ -26,6 +26,8 @@ def test_a_table_tells_small_numbers_apart_and_escapes_what_is_no_text() -> None
         "pick\\nup               1",
         "\\x1b]0;title\\x07 Über  2",
     ]
+    unbroken = "5\u00a0±\u00a02"
+    assert cell(unbroken) == unbroken
 
 
 def made(count: int) -> Records:
