@@ -221,12 +221,20 @@ _GYMNASIUM = "gymnasium"
 _HUMANOID = ("ref_steps", "mocapact")
 """Attributes of stores that we collect from humanoid clips, and of MoCapAct's imports."""
 
+NEW_REWARD = "new_reward"
+"""Attribute of stores whose rewards are not those that their simulator gave: true."""
+
 MEAN_ACTION = "mean_action"
 """Field of humanoid stores: the expert's action without the noise."""
 
 Place = tuple[int, int]
 Actions = str | Place
 """One of `WORDS`, or the place in `obs` of the previous executed action."""
+
+
+def has_new_reward(schema: Schema) -> bool:
+    """Whether the schema says that the rewards are not the simulator's."""
+    return schema.attributes.get(NEW_REWARD) is True
 
 
 def holds_executed(schema: Schema) -> bool:

@@ -39,6 +39,7 @@ from gaitforge.datasets.schema import (
     Schema,
     chosen_place,
     executed_schema,
+    has_new_reward,
 )
 from gaitforge.datasets.storage.parts import row_runs
 from gaitforge.datasets.storage.store import PartStore
@@ -124,6 +125,11 @@ class EpisodeSelection:
         added = {name: entry.field for name, entry in self.catalog.fields.items()}
         collected = [added.pop(field.name, field) for field in self.store.schema.fields]
         return replace(self.store.schema, fields=(*collected, *added.values()))
+
+    @property
+    def has_new_reward(self) -> bool:
+        """Whether the rewards were replaced, here or in the store that this one was made from."""
+        return "reward" in self.catalog.fields or has_new_reward(self.store.schema)
 
     @cached_property
     def hash(self) -> str:

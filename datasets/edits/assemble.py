@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from gaitforge.datasets.layout import (
     STAGING,
     check_outside_stores,
 )
-from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.schema import NEW_REWARD, Schema
 from gaitforge.datasets.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import About, joined_about, read_about, write_about
 from gaitforge.datasets.storage.records import LEFT_OUT, last_sha256
@@ -294,17 +294,20 @@ def apply_edits(
     """Write the episodes of a store as they are now into the new store `out`; returns its path.
 
     Dropped episodes, trimmed steps and replaced values are not in it; added fields and columns are
-    as if they had been collected. Parts keep their names, but not their hashes, so tags stay
-    behind. The new store's plan says what it was made from. `advance` is called with the steps of
-    each part. The store appears when it is complete; the same call again goes on after a crash.
-    DatasetError if something else is at `out`, an object is damaged or missing, or the disk cannot
-    be written.
+    as if they had been collected, and the schema says where the reward is a new one. Parts keep
+    their names, but not their hashes, so tags stay behind. The new store's plan says what it was
+    made from. `advance` is called with the steps of each part. The store appears when it is
+    complete; the same call again goes on after a crash. DatasetError if something else is at `out`,
+    an object is damaged or missing, or the disk cannot be written.
     """
     path = new_place(out)
     catalog = store.catalog()
     present = EpisodeSelection(store, catalog, catalog.shown)
     plan = {"applied": lineage(store, parts_of(present))}
-    with unfinished(path, present.schema, plan) as target:
+    schema = present.schema
+    if present.has_new_reward:
+        schema = replace(schema, attributes={**schema.attributes, NEW_REWARD: True})
+    with unfinished(path, schema, plan) as target:
         if target is None:
             return path
         for part_id, rows in present.rows_by_part():

@@ -513,7 +513,7 @@ def _reference_return(selection: Selection, policy: str) -> float | None:
 
     They are of the collected reward: a store with a new one has none.
     """
-    if "reward" in selection.catalog.fields:
+    if selection.has_new_reward:
         return None
     returns = selection.schema.attributes.get("reference_returns")
     value = returns.get(policy) if isinstance(returns, Mapping) else None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import Field, Schema, Selection, Store, open_store
+from gaitforge.datasets.edits.assemble import apply_edits
 from gaitforge.datasets.edits.operations import add_field
 from gaitforge.learners.policy_network import PolicyNetwork
 from gaitforge.learners.training.building import build_policy
@@ -56,3 +57,6 @@ def test_a_new_reward_has_no_reference_returns(costs: Store) -> None:
     add_field(costs, make_field(costs, Field("reward"), {"p": np.ones(sum(LENGTHS), np.float32)}))
     relabelled = policy_of(replace(CONFIG, return_zero=None), open_store(costs.path).select())
     assert (relabelled.return_at(0.0), relabelled.return_at(1.0)) == (0.0, 5.0)
+    applied = open_store(apply_edits(open_store(costs.path), costs.path.parent / "applied.zarr"))
+    again = policy_of(replace(CONFIG, return_zero=None), applied.select())
+    assert (again.return_at(0.0), again.return_at(1.0)) == (0.0, 5.0), "of a store made from it"
