@@ -63,7 +63,8 @@ class Parser(argparse.ArgumentParser):
     """A command's parser; its errors are one line."""
 
     def __init__(self, **more: Any):
-        super().__init__(formatter_class=_Help, **more)
+        # A beginning of an option's name would stand for another one: --set for --setup.
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **more)
         self._given: dict[str, list[str]] = {}
         self._runner = ""
 
@@ -109,13 +110,13 @@ class Parser(argparse.ArgumentParser):
         return any(isinstance(a, argparse._SubParsersAction) for a in self._actions)
 
     def _unknown_options(self, words: Sequence[str]) -> Iterator[str]:
-        """Words that have the form of an option, and begin none that is known."""
+        """Words that have the form of an option, and are none that is known."""
         for word in words:
             if word == "--" or (self._has_commands and not word.startswith("-")):
                 return  # what follows are no options, or a command's own
             name = word.partition("=")[0]
-            known = any(option.startswith(name) for option in self._option_string_actions)
-            if name.startswith("--") and " " not in word and not known:
+            is_option = name.startswith("--") and " " not in word
+            if is_option and name not in self._option_string_actions:
                 yield name
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

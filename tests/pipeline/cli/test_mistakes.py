@@ -12,6 +12,7 @@ colect x | did you mean 'collect'?
 expert lst | did you mean 'list'? allowed: list, train
 train {store} --out {new} --stepps 5 | did you mean --steps? | gaitforge train --help
 collect {new} --presett demo | did you mean --preset? | gaitforge collect --help
+collect {new} --pre demo | did you mean --preset? | gaitforge collect --help
 train {store} --out {new} --model fcent | no model 'fcent'; did you mean 'fcnet'? allowed: fcnet
 run d4lr {store} --out {new} | unknown preset 'd4lr'; did you mean 'd4rl'? allowed:
 collect {new} --preset legged-60M | did you mean 'legged-60m'?

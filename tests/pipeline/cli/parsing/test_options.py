@@ -144,7 +144,7 @@ def test_a_command_that_never_reads_an_option_refuses_it(
     call("--mode", "sized", "--size", "5")
     call("--mode", "other")
     assert done == ["5", ""]
-    for words in (["--size", "3"], ["--size=3"], ["--si", "3"]):
+    for words in (["--size", "3"], ["--size=3"]):
         with pytest.raises(ValueError, match="--size has no effect beside --mode"):
             call("--mode", "other", *words)
     with pytest.raises(ValueError, match="--b has no effect here"):
