@@ -41,7 +41,7 @@ from gaitforge.collectors.robots.robot import (
     load_robots,
 )
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
-from gaitforge.collectors.scenarios.schedules import CONSTANT, MANOEUVRES
+from gaitforge.collectors.scenarios.schedules import CONSTANT, MANOEUVRES, fitting
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_S, steps_in
@@ -154,6 +154,18 @@ class LeggedEvaluation(EvaluationPlan):
         if len(paths) != 1 or paths.keys() <= set(list_robots()):
             return self
         return replace(self, robot=absolute_robot(str(*paths.values())))
+
+    def fitted(self, among: Selection, learned: Sequence[Selection]) -> Mapping[str, Any]:
+        """See `EvaluationPlan.fitted`: where the episodes' commands change, under such commands.
+
+        Cells that have none of the episodes' manoeuvres add constant commands.
+        """
+        names = cells_of(among).get("manoeuvres", (CONSTANT,))
+        if names == (CONSTANT,):
+            return {}
+        if not all(fitting(names, terrain, skill) for terrain, _, skill in self.grid.cells()):
+            names = (CONSTANT, *names)
+        return {"manoeuvres": names}
 
     def scoring_expert(self, among: Selection) -> str:
         """See `EvaluationPlan.scoring_expert`: the robots' shipped ones, or else who collected."""

@@ -70,7 +70,7 @@ def fcnet_data_size(full: bool = False) -> Experiment:
 def fcnet_clean() -> Experiment:
     """FCNet's Figure 4 after 1.9 and 6 million steps of data as the paper describes them.
 
-    For a store of `legged-clean-6m`; policies are scored under commands that change, too.
+    For a store of `legged-clean-6m`, under whose commands, which change, policies are scored.
     """
     plan = fcnet_data_size()
     return replace(plan, vary={"data": (0.317, 1.0)})

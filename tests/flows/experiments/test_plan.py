@@ -324,6 +324,25 @@ def test_a_setting_that_selects_narrows_the_evaluation_as_the_option_does(tmp_pa
     assert by_setting.evaluate["skills"] == by_option.evaluate["skills"] == ("stand",)
 
 
+def test_policies_of_commands_that_change_are_scored_under_such_commands(tmp_path: Path) -> None:
+    stores = [str(make_selection(tmp_path / name).store.path) for name in ("constant", "changing")]
+    open_store(stores[1]).select().annotate({"manoeuvre": "turn"})
+    cells = {"terrains": ("flat",), "skills": ("run",), "levels": (0,)}
+    plan = replace(experiment_preset("compare"), evaluate=cells)
+    constant, changing = (
+        chosen_claim("compare", plan, [store], {}, (), tmp_path).experiment.evaluate
+        for store in stores
+    )
+    assert "manoeuvres" not in constant
+    assert changing["manoeuvres"] == ("turn",)
+    tilting = replace(plan, evaluate=cells | {"skills": ("run", "tilt")})  # tilt does not turn
+    mixed = chosen_claim("compare", tilting, stores[1:], {}, (), tmp_path).experiment
+    assert mixed.evaluate["manoeuvres"] == ("constant", "turn")
+    asked = ["evaluate.manoeuvres=constant"]
+    told = chosen_claim("compare", plan, stores[1:], {}, asked, tmp_path).experiment
+    assert told.evaluate["manoeuvres"] == "constant"
+
+
 def test_a_plans_file_on_another_store_is_evaluated_on_that_stores_cells(tmp_path: Path) -> None:
     stores = [str(make_selection(tmp_path / name).store.path) for name in ("s", "other")]
     open_store(stores[1]).select(skill="stand").drop()
